@@ -1,0 +1,6 @@
+//! What the behaviour in this crate needs from outside, as small traits. Adapters live in the crates around:
+//! llama.cpp in `mesh-engine`, iroh in `mesh-links`, files in `mesh-node`; scripted ones in the tests.
+
+pub mod engine;
+pub mod inference;
+pub mod vocabulary;

@@ -1,0 +1,43 @@
+//! Text to tokens and back, for the head of a deployment.
+
+use std::{path::Path, sync::Arc};
+
+use mesh_proto::{MeshError, v1::ChatMessage};
+
+/// Opens vocabularies; may take half a second, so it is called on a blocking thread.
+pub trait VocabularyLoader: Send + Sync + 'static {
+    /// Loads the vocabulary file of a model.
+    fn load(&self, path: &Path) -> Result<Arc<dyn Vocabulary>, MeshError>;
+}
+
+/// One model's tokenizer and chat template. Cheap to share; every method may block for as long as the text is long.
+pub trait Vocabulary: Send + Sync + 'static {
+    /// Number of tokens.
+    fn len(&self) -> usize;
+
+    /// Never true for a model that loads.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Raw text to tokens, with special tokens parsed and BOS added where the model wants one and the text does not
+    /// bring it.
+    fn tokenize_raw(&self, text: &str) -> Result<Vec<u32>, MeshError>;
+
+    /// Renders the chat template and tokenizes: specials of the template are control, the same spelling in chat
+    /// content is text. No doubled BOS.
+    ///
+    /// # Errors
+    ///
+    /// [`mesh_proto::ErrorCode::TemplateError`] with the template's own words.
+    fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError>;
+
+    /// Appends the bytes of a token to `out`: control tokens give nothing. Bytes may end inside a UTF-8 character.
+    fn piece(&self, token: u32, out: &mut Vec<u8>);
+
+    /// The token ends generation (end of text, end of turn, …).
+    fn is_end_of_generation(&self, token: u32) -> bool;
+
+    /// Name of the chat template in use: `model`, or `chatml (fallback: why)` and the like.
+    fn chat_template(&self) -> &str;
+}

@@ -1,0 +1,3 @@
+//! One request at its head.
+
+pub mod journal;

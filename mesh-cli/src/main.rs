@@ -1,0 +1,2 @@
+//! `mesh`: the one binary of Mesh.
+fn main() {}

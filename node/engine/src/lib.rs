@@ -1,0 +1,1 @@
+//! A stage on llama.cpp: engine, sampling, vocabulary, chat templates.

@@ -1,0 +1,1 @@
+//! OpenAI HTTP and gRPC front of a Mesh node.

@@ -1,0 +1,1 @@
+//! iroh: endpoint, tickets, and the stage, control and artifact protocols.

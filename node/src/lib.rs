@@ -1,0 +1,1 @@
+//! A Mesh node: configuration, composition root, adapters.

@@ -1,0 +1,1 @@
+//! Cluster harness, fault injection, end-to-end tests and benches.
