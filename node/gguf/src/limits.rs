@@ -12,8 +12,8 @@ pub const MAX_TENSORS: u64 = 262_144;
 /// Bytes of one key. The format itself says 65,535; nobody uses more than about 80.
 pub const MAX_KEY_BYTES: u64 = 65_535;
 
-/// Bytes of a tensor name, the terminating zero that llama.cpp adds not counted (`GGML_MAX_NAME` is 128 there).
-pub const MAX_TENSOR_NAME_BYTES: u64 = 127;
+/// Bytes of a tensor name, the terminating zero that llama.cpp adds not counted (`GGML_MAX_NAME` is 64 there).
+pub const MAX_TENSOR_NAME_BYTES: u64 = 63;
 
 /// Bytes of one string value. The longest seen are embedded `tokenizer.json` files of about 20 MB.
 pub const MAX_STRING_BYTES: u64 = 64 << 20;

@@ -15,7 +15,12 @@ pub struct TensorType {
 }
 
 const fn row(id: u32, name: &'static str, block_elements: u64, block_bytes: u64) -> TensorType {
-    TensorType { id, name, block_elements, block_bytes }
+    TensorType {
+        id,
+        name,
+        block_elements,
+        block_bytes,
+    }
 }
 
 /// Every type this llama.cpp reads, by ascending number.
@@ -86,7 +91,10 @@ impl TensorType {
 
     /// The name of a type that llama.cpp once read and dropped.
     pub fn removed_name(id: u32) -> Option<&'static str> {
-        REMOVED.iter().find(|(removed, _)| *removed == id).map(|(_, name)| *name)
+        REMOVED
+            .iter()
+            .find(|(removed, _)| *removed == id)
+            .map(|(_, name)| *name)
     }
 
     /// The number written in files.

@@ -1,0 +1,186 @@
+//! The architecture table: which models can be cut, and where.
+//!
+//! A stage is a small model of its own, so everything llama.cpp derives from the layer index or from the number of
+//! layers must come out the same in the stage as in the whole. Each row of [`SUPPORTED`] was read in the loader's
+//! source with that question; what was found is noted at its rule. A file that meets a trap is refused by name, with
+//! the reason, before anything is loaded.
+
+mod refusals;
+mod rules;
+mod table;
+mod traps;
+mod window;
+
+use crate::error::GgufError;
+use crate::gguf::Gguf;
+
+pub use refusals::refusal_reason;
+pub use table::{SUPPORTED, SupportedArchitecture};
+
+/// A supported architecture and what follows from one file of it.
+#[derive(Debug, Clone)]
+pub struct Architecture {
+    row: &'static SupportedArchitecture,
+    layers: u32,
+    vocab_size: u32,
+    embedding_length: u32,
+    tied: bool,
+    rules: Rules,
+}
+
+/// Where one file may be cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rules {
+    /// Cuts must be multiples of this; 1 for anywhere.
+    pub(crate) period: u32,
+    /// Why multiples, for messages.
+    pub(crate) period_reason: &'static str,
+    /// Set if no cut at all gives the whole's results.
+    pub(crate) whole_only: Option<String>,
+    /// A number of layers that a stage must not have, and why.
+    pub(crate) forbidden_length: Option<(u32, String)>,
+    /// Which layers use the sliding window, to be written out; `None` if the loader reads no pattern.
+    pub(crate) window: Option<Vec<bool>>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            period: 1,
+            period_reason: "",
+            whole_only: None,
+            forbidden_length: None,
+            window: None,
+        }
+    }
+}
+
+/// Judges a file.
+///
+/// # Errors
+/// [`GgufError::Unsupported`] with the reason; or the key or tensor that is missing or wrong.
+pub fn support(gguf: &Gguf) -> Result<Architecture, GgufError> {
+    let name = gguf.architecture()?;
+    let unsupported = |reason: String| GgufError::Unsupported {
+        architecture: name.to_owned(),
+        reason,
+    };
+    // What the file is comes before what its architecture is: an adapter names the architecture of its base.
+    traps::refuse_non_models(gguf)?;
+    let row = SUPPORTED
+        .iter()
+        .find(|row| row.name == name)
+        .ok_or_else(|| unsupported(refusal_reason(name).to_owned()))?;
+    let layers = gguf.layers()?;
+    traps::refuse_file_traps(gguf, layers)?;
+    let shape = traps::check_tensors(gguf, row, layers)?;
+    let rules = (row.rules)(gguf, layers)?;
+    Ok(Architecture {
+        row,
+        layers,
+        vocab_size: shape.vocab_size,
+        embedding_length: shape.embedding_length,
+        tied: shape.tied,
+        rules,
+    })
+}
+
+impl Architecture {
+    /// `general.architecture`.
+    pub fn name(&self) -> &'static str {
+        self.row.name
+    }
+
+    /// The table's row.
+    pub fn row(&self) -> &'static SupportedArchitecture {
+        self.row
+    }
+
+    /// Layers of the whole model.
+    pub fn layers(&self) -> u32 {
+        self.layers
+    }
+
+    /// Rows of the token embedding: the real vocabulary.
+    pub fn vocab_size(&self) -> u32 {
+        self.vocab_size
+    }
+
+    /// Width of an activation row, elements.
+    pub fn embedding_length(&self) -> u32 {
+        self.embedding_length
+    }
+
+    /// Whether the output matrix is the token embedding.
+    pub fn tied(&self) -> bool {
+        self.tied
+    }
+
+    pub(crate) fn output_required(&self) -> bool {
+        self.row.output_required
+    }
+
+    pub(crate) fn window(&self) -> Option<&[bool]> {
+        self.rules.window.as_deref()
+    }
+
+    /// Whether a stage may end before, and the next begin at, this layer. 0 and the number of layers are the model's
+    /// ends and always legal. (A stage's *length* can be illegal too: see [`Architecture::check_range`].)
+    pub fn legal_cut(&self, layer: u32) -> bool {
+        layer == 0
+            || layer == self.layers
+            || (layer < self.layers && self.rules.whole_only.is_none() && layer.is_multiple_of(self.rules.period))
+    }
+
+    /// All legal cuts strictly inside the model, ascending.
+    pub fn legal_cuts(&self) -> Vec<u32> {
+        (1..self.layers).filter(|layer| self.legal_cut(*layer)).collect()
+    }
+
+    /// Whether layers `start..end` can be a stage.
+    ///
+    /// # Errors
+    /// [`GgufError::IllegalRange`] with the reason and what is possible.
+    pub fn check_range(&self, start: u32, end: u32) -> Result<(), GgufError> {
+        let illegal = |reason: String| GgufError::IllegalRange {
+            architecture: self.row.name.to_owned(),
+            start,
+            end,
+            layers: self.layers,
+            reason,
+        };
+        if start >= end {
+            return Err(illegal(
+                "a stage needs at least one layer: give start-end with start below end".to_owned(),
+            ));
+        }
+        if end > self.layers {
+            return Err(illegal(format!(
+                "the last layer is {}: end at {} at most",
+                self.layers - 1,
+                self.layers
+            )));
+        }
+        for cut in [start, end] {
+            if !self.legal_cut(cut) {
+                return Err(illegal(self.illegal_cut_reason(cut)));
+            }
+        }
+        match &self.rules.forbidden_length {
+            Some((length, reason)) if end - start == *length && *length != self.layers => {
+                Err(illegal(format!("{reason}; use a stage of another length")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn illegal_cut_reason(&self, cut: u32) -> String {
+        match &self.rules.whole_only {
+            Some(reason) => format!("it cannot be cut at all, because {reason}; serve it as one stage"),
+            None => format!(
+                "a cut at layer {cut} is not possible, because {}; cut at multiples of {}",
+                self.rules.period_reason, self.rules.period
+            ),
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Tests of mesh-gguf over files made by its own writer, and over the built-in model.
+
+mod architectures;
+mod built_in;
+mod cutting;
+mod describing;
+mod durability;
+mod fixture;
+mod fuzzing;
+mod malformed;
+mod splits;
+mod vocabulary;
