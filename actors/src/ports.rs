@@ -1,6 +1,9 @@
 //! What the behaviour in this crate needs from outside, as small traits. Adapters live in the crates around:
 //! llama.cpp in `mesh-engine`, iroh in `mesh-links`, files in `mesh-node`; scripted ones in the tests.
 
+pub mod deployment;
 pub mod engine;
+pub mod events;
 pub mod inference;
+pub mod link;
 pub mod vocabulary;

@@ -1,3 +1,12 @@
-//! One request at its head.
+//! One request at its head: prepared, given a lane, decoded step by step, ended once.
 
+mod actor;
+mod events;
+mod handle;
 pub mod journal;
+pub mod machine;
+pub mod text;
+
+pub(crate) use actor::{LaneDesk, RequestStart, spawn_request};
+pub(crate) use events::RequestEvents;
+pub use handle::{RequestHandle, RequestOptions};

@@ -18,7 +18,11 @@ pub mod v1 {
 /// Messages between nodes, package `mesh.wire.v1`.
 #[allow(missing_docs, clippy::all, rust_2018_idioms)]
 pub mod wire {
-    include!(concat!(env!("OUT_DIR"), "/mesh.wire.v1.rs"));
+    // The generated code reaches `mesh.v1` through two `super`s.
+    mod v1 {
+        include!(concat!(env!("OUT_DIR"), "/mesh.wire.v1.rs"));
+    }
+    pub use v1::*;
 }
 
 /// Descriptors of all messages and services, for gRPC reflection.

@@ -1,0 +1,94 @@
+//! The handle to a head.
+
+use std::sync::Arc;
+
+use mesh_proto::{
+    ErrorCode, MeshError, RequestId,
+    v1::{GenerateRequest, Lanes},
+};
+use ractor::ActorRef;
+use tokio::sync::{Semaphore, oneshot, watch};
+
+use super::{WAITING_LIMIT, actor::HeadMessage};
+use crate::{
+    ports::{
+        inference::Generation,
+        link::{CreditGrant, FrameSink, LinkFrame},
+    },
+    request::{RequestEvents, RequestOptions},
+};
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct HeadHandle {
+    pub(super) actor: ActorRef<HeadMessage>,
+    pub(super) shared: Arc<HeadShared>,
+}
+
+/// What needs no trip to the actor.
+pub(super) struct HeadShared {
+    pub(super) options: RequestOptions,
+    /// One permit for each request that runs or waits.
+    pub(super) places: Arc<Semaphore>,
+    pub(super) lanes: watch::Receiver<Lanes>,
+}
+
+impl HeadHandle {
+    /// Prepares, admits and starts a request; resolves when it is admitted. Dropping the future cancels it.
+    ///
+    /// # Errors
+    ///
+    /// Whatever refuses a request before its first token: queue full, too long, template, not ready.
+    pub async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+        let id = request.request_id.parse().unwrap_or_else(|_| RequestId::random());
+        let Ok(place) = self.shared.places.clone().try_acquire_owned() else {
+            let message = format!("all lanes are taken and {WAITING_LIMIT} requests wait; try again later");
+            let error = MeshError::new(ErrorCode::QueueFull, message);
+            let mut events = RequestEvents::new(&self.shared.options, id);
+            events.queued();
+            events.rejected(&error);
+            return Err(error);
+        };
+        let (reply, admitted) = oneshot::channel();
+        let gone = || MeshError::new(ErrorCode::NotReady, "the deployment has ended; try again when it is ready");
+        self.actor
+            .cast(HeadMessage::Generate { id, request: Box::new(request), place, reply })
+            .map_err(|_| gone())?;
+        admitted.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Lanes in use now.
+    pub fn lanes(&self) -> Lanes {
+        *self.shared.lanes.borrow()
+    }
+
+    /// Cancels a request; nothing happens when it has ended.
+    pub fn cancel(&self, request: RequestId) {
+        let _ = self.actor.cast(HeadMessage::Cancel(request));
+    }
+
+    /// The epoch is over: every request ends with this error, and new ones are refused with it.
+    pub fn end(&self, error: MeshError) {
+        let _ = self.actor.cast(HeadMessage::End(error));
+    }
+
+    /// The return link's way of giving credits back.
+    pub fn accept(&self, grant: Arc<dyn CreditGrant>) {
+        let _ = self.actor.cast(HeadMessage::Accept(grant));
+    }
+
+    /// Stops the head's actor.
+    pub fn stop(&self) {
+        self.actor.stop(None);
+    }
+}
+
+impl FrameSink for HeadHandle {
+    fn frame(&self, frame: LinkFrame) {
+        let _ = self.actor.cast(HeadMessage::Frame(frame));
+    }
+
+    fn lost(&self, error: MeshError) {
+        let _ = self.actor.cast(HeadMessage::Lost(error));
+    }
+}

@@ -1,0 +1,72 @@
+//! The actor that owns a [`FrameWriter`].
+
+use std::sync::Arc;
+
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
+
+use mesh_proto::MeshError;
+
+use crate::ports::link::{FrameWriter, LinkEvents, LinkFrame};
+
+/// Sends frames in order. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct LinkHandle {
+    actor: ActorRef<LinkFrame>,
+}
+
+impl LinkHandle {
+    /// Queues a frame; the caller holds a credit for it.
+    pub fn send(&self, frame: LinkFrame) {
+        let _ = self.actor.cast(frame);
+    }
+
+    /// Closes the link.
+    pub fn stop(&self) {
+        self.actor.stop(None);
+    }
+}
+
+/// Starts the actor of a link under the stage's host.
+///
+/// # Errors
+///
+/// The actor does not start.
+pub async fn spawn_link(
+    writer: Box<dyn FrameWriter>,
+    events: Arc<dyn LinkEvents>,
+    host: ActorCell,
+) -> Result<LinkHandle, MeshError> {
+    let (actor, _) = Actor::spawn_linked(None, LinkActor, State { writer, events, lost: false }, host)
+        .await
+        .map_err(|error| MeshError::internal(format!("the link's actor did not start: {error}")))?;
+    Ok(LinkHandle { actor })
+}
+
+struct State {
+    writer: Box<dyn FrameWriter>,
+    events: Arc<dyn LinkEvents>,
+    lost: bool,
+}
+
+struct LinkActor;
+
+impl Actor for LinkActor {
+    type Msg = LinkFrame;
+    type State = State;
+    type Arguments = State;
+
+    async fn pre_start(&self, _: ActorRef<LinkFrame>, state: State) -> Result<State, ActorProcessingErr> {
+        Ok(state)
+    }
+
+    async fn handle(&self, _: ActorRef<LinkFrame>, frame: LinkFrame, state: &mut State) -> Result<(), ActorProcessingErr> {
+        if state.lost {
+            return Ok(());
+        }
+        if let Err(error) = state.writer.write(frame).await {
+            state.lost = true;
+            state.events.lost(error);
+        }
+        Ok(())
+    }
+}
