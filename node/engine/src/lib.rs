@@ -1,1 +1,43 @@
-//! A stage on llama.cpp: engine, sampling, vocabulary, chat templates.
+//! A stage of a model on llama.cpp: engine, sampling, vocabulary, chat templates.
+//!
+//! [`LlamaLoader`] loads stage files (small valid GGUFs, DESIGN §1) for the [`StageEngine`] port, on the thread that will
+//! own them; [`LlamaVocabularyLoader`] loads vocabularies for the [`Vocabulary`] port, shared by everybody. Call
+//! [`prepare_process`] first in `main`.
+//!
+//! ```text
+//!  StageActor ──Batch──▶ LlamaStage ──calls──▶ raw::Context ──▶ llama.cpp
+//!             ◀─BatchOutput─┘   └─logits─▶ Sampler ─▶ draw        (output stage)
+//! ```
+//!
+//! All `unsafe` is in `raw`.
+//!
+//! [`StageEngine`]: mesh_actors::ports::engine::StageEngine
+//! [`Vocabulary`]: mesh_actors::ports::vocabulary::Vocabulary
+
+mod calls;
+mod chat;
+mod draw;
+mod lane;
+mod limits;
+mod loader;
+mod penalties;
+mod philox;
+#[cfg(feature = "random-models")]
+mod random_model;
+mod raw;
+mod sampling;
+mod self_check;
+mod special;
+mod stage;
+mod vocabulary;
+
+pub use chat::{ChatTemplate, TemplateFacts};
+pub use draw::{DrawKey, draw, greedy};
+pub use limits::{EXACT_CALL_ROWS, FAST_CALL_ROWS, cells_per_lane};
+pub use loader::LlamaLoader;
+#[cfg(feature = "random-models")]
+pub use random_model::RandomModel;
+pub use raw::backend::{is_process_exact, prepare_process};
+pub use sampling::{Sampler, SamplerScratch};
+pub use stage::{LlamaStage, RecordedLogits};
+pub use vocabulary::{LlamaVocabulary, LlamaVocabularyLoader};
