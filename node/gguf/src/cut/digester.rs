@@ -41,6 +41,16 @@ impl Digester {
         self.at += bytes.len() as u64;
     }
 
+    /// As [`Digester::update`] with `count` zeros.
+    pub(crate) fn zeros(&mut self, mut count: u64) {
+        static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+        while count > 0 {
+            let chunk = usize::try_from(count).unwrap_or(ZEROS.len()).min(ZEROS.len());
+            self.update(&ZEROS[..chunk]);
+            count -= chunk as u64;
+        }
+    }
+
     /// Digest of the whole, and of every section that was complete.
     pub(crate) fn finish(self) -> (blake3::Hash, Vec<blake3::Hash>) {
         (self.whole.finalize(), self.done)

@@ -5,15 +5,13 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use super::background::{BUFFER_BYTES, BackgroundDigester};
 use super::pieces::{Content, Piece};
 use super::{Digester, Progress, StageArtifact, StageCut};
 use crate::artifact::{PendingFile, has_size, publish_with_manifest, read_manifest};
 use crate::error::GgufError;
 use crate::gguf::modified_nanos;
 use crate::manifest::{LayerDigest, MANIFEST_VERSION, Section, StageManifest};
-
-/// The only buffer of a cut, bytes: large enough for disks to run at full speed, small enough for tiny nodes.
-const BUFFER_BYTES: usize = 4 << 20;
 
 impl StageCut {
     /// Writes the stage into `directory` (made if needed), or finds it there from an earlier time. The file appears
@@ -142,9 +140,8 @@ struct Copier<'a> {
     cut: &'a StageCut,
     out: &'a mut PendingFile,
     progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
-    digester: Digester,
+    digester: BackgroundDigester,
     sources: Vec<File>,
-    buffer: Vec<u8>,
     at: u64,
 }
 
@@ -165,14 +162,14 @@ impl<'a> Copier<'a> {
             .iter()
             .map(|part| open(&part.path))
             .collect::<Result<_, _>>()?;
-        let digester = Digester::new(cut.section_ends());
+        let digester =
+            BackgroundDigester::start(Digester::new(cut.section_ends())).map_err(|source| out.failed(source))?;
         Ok(Self {
             cut,
             out,
             progress,
             digester,
             sources,
-            buffer: vec![0; BUFFER_BYTES],
             at: 0,
         })
     }
@@ -187,30 +184,31 @@ impl<'a> Copier<'a> {
                 Content::Hole => self.hole(piece.tensor.bytes, piece.layer)?,
             }
         }
-        self.hole(self.cut.layout.file_bytes - self.at, None)?;
-        // Seeking past the end does not lengthen a file.
         let total = self.cut.layout.file_bytes;
+        self.hole(total - self.at, None)?;
+        // Seeking past the end does not lengthen a file.
         self.out
             .file()
             .set_len(total)
             .map_err(|source| self.out.failed(source))?;
         self.report(None)?;
-        Ok(self.digester.finish())
+        self.digester.finish().map_err(|source| self.out.failed(source))
     }
 
     fn put_header(&mut self) -> Result<(), GgufError> {
-        let header = &self.cut.layout.header;
-        self.digester.update(header);
+        // A copy: a header is a few hundred kilobytes without its tokenizer.
+        let header = self.cut.layout.header.clone();
+        let length = header.len();
         self.out
             .file()
-            .write_all(header)
+            .write_all(&header)
             .map_err(|source| self.out.failed(source))?;
-        self.at += header.len() as u64;
+        self.digester.header(header).map_err(|source| self.out.failed(source))?;
+        self.at += length as u64;
         Ok(())
     }
 
     fn copy(&mut self, piece: &Piece, file: usize, offset: u64) -> Result<(), GgufError> {
-        let source = &mut self.sources[file];
         let path = &self.cut.source[file].path;
         let reading = |source: io::Error| match source.kind() {
             io::ErrorKind::UnexpectedEof => GgufError::SourceChanged {
@@ -223,17 +221,18 @@ impl<'a> Copier<'a> {
                 source,
             },
         };
-        source.seek(SeekFrom::Start(offset)).map_err(reading)?;
+        self.sources[file].seek(SeekFrom::Start(offset)).map_err(reading)?;
         let mut left = piece.tensor.bytes;
         while left > 0 {
             let chunk = usize::try_from(left).unwrap_or(BUFFER_BYTES).min(BUFFER_BYTES);
-            self.sources[file]
-                .read_exact(&mut self.buffer[..chunk])
-                .map_err(reading)?;
-            self.digester.update(&self.buffer[..chunk]);
+            let mut buffer = self.digester.buffer().map_err(|source| self.out.failed(source))?;
+            self.sources[file].read_exact(&mut buffer[..chunk]).map_err(reading)?;
             self.out
                 .file()
-                .write_all(&self.buffer[..chunk])
+                .write_all(&buffer[..chunk])
+                .map_err(|source| self.out.failed(source))?;
+            self.digester
+                .bytes(buffer, chunk)
                 .map_err(|source| self.out.failed(source))?;
             left -= chunk as u64;
             self.at += chunk as u64;
@@ -244,16 +243,10 @@ impl<'a> Copier<'a> {
 
     /// Skips `bytes`, which are then read as zeros and take no disk.
     fn hole(&mut self, bytes: u64, layer: Option<u32>) -> Result<(), GgufError> {
-        const ZEROS: [u8; 1 << 16] = [0; 1 << 16];
         if bytes == 0 {
             return Ok(());
         }
-        let mut left = bytes;
-        while left > 0 {
-            let chunk = usize::try_from(left).unwrap_or(ZEROS.len()).min(ZEROS.len());
-            self.digester.update(&ZEROS[..chunk]);
-            left -= chunk as u64;
-        }
+        self.digester.zeros(bytes).map_err(|source| self.out.failed(source))?;
         self.at += bytes;
         let at = self.at;
         self.out

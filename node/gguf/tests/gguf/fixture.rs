@@ -16,9 +16,6 @@ pub const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/psalm
 #[derive(Clone)]
 pub struct Model {
     pub architecture: &'static str,
-    pub layers: u32,
-    pub embedding: u64,
-    pub vocab: u64,
     pub metadata: Vec<(String, Value)>,
     pub tensors: Vec<(String, Vec<u64>, TensorType)>,
     pub alignment: u32,
@@ -30,9 +27,6 @@ impl Model {
         let (embedding, vocab) = (64, 100);
         let mut model = Self {
             architecture,
-            layers,
-            embedding,
-            vocab,
             metadata: vec![],
             tensors: vec![],
             alignment: DEFAULT_ALIGNMENT,
