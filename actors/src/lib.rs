@@ -1,8 +1,13 @@
 //! All behaviour of Mesh: requests, stages, deployments, membership. The outside is seen through [`ports`].
 
+pub mod deployment;
+pub mod directory;
 pub mod head;
+pub mod host;
 pub mod link;
+pub mod membership;
 pub mod policy;
 pub mod ports;
 pub mod request;
+pub mod root;
 pub mod stage;

@@ -1,6 +1,6 @@
 //! The handle to a head.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use mesh_proto::{
     ErrorCode, MeshError, RequestId,
@@ -17,6 +17,9 @@ use crate::{
     },
     request::{RequestEvents, RequestOptions},
 };
+
+/// Requests end as soon as their actors are scheduled, preparing ones when the tokenizer returns.
+const ENDING_LIMIT: Duration = Duration::from_secs(5);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -77,8 +80,15 @@ impl HeadHandle {
         let _ = self.actor.cast(HeadMessage::Accept(grant));
     }
 
-    /// Stops the head's actor.
-    pub fn stop(&self) {
+    /// Ends every request with this error, then the head's actor.
+    pub async fn finish(&self, error: MeshError) {
+        self.end(error);
+        // A request gives its place back when its actor has ended.
+        let all = (self.lanes().total as usize + WAITING_LIMIT) as u32;
+        let idle = tokio::time::timeout(ENDING_LIMIT, self.shared.places.acquire_many(all)).await;
+        if idle.is_err() {
+            tracing::error!(deployment = %self.shared.options.deployment, "requests did not end in time");
+        }
         self.actor.stop(None);
     }
 }

@@ -1,0 +1,19 @@
+//! A deployment at its owner, the node that took `serve`: plan, cut, host, link, watch, arrange anew.
+//!
+//! ```text
+//! serve ──▶ Owner ── spawns ──▶ DeploymentActor ── HostStage ──▶ hosts on the stages' nodes
+//!             │                    │   ◀── loaded, connected, failed, gone ──
+//!             └── stop ───────────▶│
+//!                                  └── publishes every change ──▶ Directory ──▶ gateways of all nodes
+//! ```
+//!
+//! Lives until it is stopped or its node ends. Losing a stage ends the epoch: not ready at once, every host of the
+//! epoch is taken down, and the stages are arranged anew when all their nodes are up again.
+
+mod actor;
+pub mod machine;
+mod owner;
+pub mod plan;
+
+pub use actor::DeploymentEnvironment;
+pub use owner::Owner;

@@ -1,0 +1,471 @@
+//! The actor of one deployment at its owner.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    v1::{self, DeploymentPhase, NodeState, ServeProgress, ServeRequest, ServeResponse, serve_response},
+    wire::{
+        Artifact, DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event,
+    },
+};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+
+use super::{
+    machine::{Effect, EpochMachine, Phase},
+    owner::{Running, lock},
+    plan::{Plan, Wishes, plan},
+};
+use crate::{
+    directory::Directory,
+    policy::ActorKind,
+    ports::deployment::{Hosts, ModelFacts, ModelStore, Piece, Progress},
+    root::RootHandle,
+};
+
+/// First and longest pause before the stages are arranged anew; it doubles while that keeps failing.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+
+/// What deployments of a node share.
+pub struct DeploymentEnvironment {
+    /// This node.
+    pub node: NodeId,
+    /// Its name.
+    pub node_name: String,
+    /// Model files.
+    pub store: Arc<dyn ModelStore>,
+    /// Hosts on all nodes.
+    pub hosts: Arc<dyn Hosts>,
+    /// Members of the mesh.
+    pub members: watch::Receiver<Vec<v1::Node>>,
+    /// Where changes are published.
+    pub directory: Directory,
+    /// Supervises deployments.
+    pub root: RootHandle,
+}
+
+/// The owner's hold on a deployment.
+#[derive(Debug, Clone)]
+pub struct DeploymentRef {
+    actor: ActorRef<Message>,
+}
+
+impl DeploymentRef {
+    /// Takes it down; resolves when it is no longer listed.
+    pub async fn stop(&self) {
+        let _ = self.actor.stop_and_wait(None, None).await;
+    }
+}
+
+pub(super) type ServeSender = mpsc::Sender<Result<ServeResponse, MeshError>>;
+
+pub(super) async fn spawn_deployment(
+    name: String,
+    request: ServeRequest,
+    facts: ModelFacts,
+    environment: Arc<DeploymentEnvironment>,
+    running: Running,
+    progress: ServeSender,
+) -> Result<DeploymentRef, MeshError> {
+    let root = environment.root.clone();
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let state = State {
+        name,
+        request,
+        facts,
+        environment,
+        running,
+        created,
+        progress: Some(progress),
+        prepared: None,
+        epoch: 0,
+        machine: EpochMachine::new(0),
+        hosts: Vec::new(),
+        tasks: JoinSet::new(),
+        retry: RETRY_FIRST,
+        served: false,
+    };
+    let (actor, _) = Actor::spawn_linked(None, DeploymentActor, state, root.cell())
+        .await
+        .map_err(|error| MeshError::internal(format!("the deployment's actor did not start: {error}")))?;
+    root.adopt(&actor.get_cell(), ActorKind::Deployment);
+    Ok(DeploymentRef { actor })
+}
+
+#[derive(Debug)]
+pub(super) enum Message {
+    Prepared(Result<Box<Prepared>, MeshError>),
+    HostOpened { epoch: u64, stage: u32, commands: mpsc::Sender<HostCommand> },
+    HostSaid { epoch: u64, stage: u32, event: HostEvent },
+    GiveUp,
+    Rearrange,
+}
+
+#[derive(Debug)]
+pub(super) struct Prepared {
+    plan: Plan,
+    files: Vec<Artifact>,
+    vocabulary: Artifact,
+}
+
+struct State {
+    name: String,
+    request: ServeRequest,
+    facts: ModelFacts,
+    environment: Arc<DeploymentEnvironment>,
+    running: Running,
+    created: u64,
+    /// The one who called `serve`, until the first `ready` or error.
+    progress: Option<ServeSender>,
+    prepared: Option<Prepared>,
+    epoch: u64,
+    machine: EpochMachine,
+    hosts: Vec<Option<mpsc::Sender<HostCommand>>>,
+    tasks: JoinSet<()>,
+    retry: Duration,
+    /// It was ready once: a loss is no longer an answer to `serve`.
+    served: bool,
+}
+
+struct DeploymentActor;
+
+impl Actor for DeploymentActor {
+    type Msg = Message;
+    type State = State;
+    type Arguments = State;
+
+    async fn pre_start(&self, myself: ActorRef<Message>, mut state: State) -> Result<State, ActorProcessingErr> {
+        if let Some(progress) = state.progress.clone() {
+            let preparing =
+                prepare(state.request.clone(), state.facts.clone(), state.environment.clone(), progress.clone());
+            let actor = myself.clone();
+            state.tasks.spawn(async move {
+                let prepared = tokio::select! {
+                    prepared = preparing => prepared,
+                    () = progress.closed() => return drop(actor.cast(Message::GiveUp)),
+                };
+                let _ = actor.cast(Message::Prepared(prepared.map(Box::new)));
+                progress.closed().await;
+                let _ = actor.cast(Message::GiveUp);
+            });
+        }
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let mut effects = Vec::new();
+        match message {
+            Message::Prepared(Ok(prepared)) => {
+                state.prepared = Some(*prepared);
+                state.arrange(&myself);
+            }
+            Message::Prepared(Err(error)) => state.give_answer(Err(error)).await,
+            Message::HostOpened { epoch, stage, commands } if epoch == state.epoch => {
+                state.hosts[stage as usize] = Some(commands);
+            }
+            Message::HostSaid { epoch, stage, event } if epoch == state.epoch => {
+                state.host_said(stage, event, &mut effects);
+            }
+            Message::HostOpened { .. } | Message::HostSaid { .. } => {}
+            Message::GiveUp => state.give_up(),
+            Message::Rearrange => state.arrange(&myself),
+        }
+        for effect in effects {
+            state.perform(effect, &myself).await;
+        }
+        if state.is_stillborn() {
+            myself.stop(None);
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<Message>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.drop_hosts();
+        state.tasks.abort_all();
+        state.environment.directory.set_own(&state.name, None);
+        lock(&state.running).remove(&state.name);
+        Ok(())
+    }
+}
+
+impl State {
+    /// Nobody waits for an answer, and it never was ready: nothing half-made stays behind.
+    fn is_stillborn(&self) -> bool {
+        self.progress.is_none() && !self.served
+    }
+
+    async fn give_answer(&mut self, answer: Result<v1::Deployment, MeshError>) {
+        if let Some(progress) = self.progress.take() {
+            let answer = answer.map(|deployment| ServeResponse { event: Some(serve_response::Event::Ready(deployment)) });
+            // Waits behind progress that was not read yet; ends when the caller has gone.
+            let _ = progress.send(answer).await;
+        }
+    }
+
+    /// The caller of `serve` has gone before it was ready.
+    fn give_up(&mut self) {
+        self.progress = None;
+    }
+
+    /// Starts a new epoch.
+    fn arrange(&mut self, myself: &ActorRef<Message>) {
+        let Some(prepared) = &self.prepared else { return };
+        self.epoch += 1;
+        let stages = prepared.plan.stages.len();
+        self.machine = EpochMachine::new(stages as u32);
+        self.hosts = vec![None; stages];
+        for stage in 0..stages as u32 {
+            let spec = self.spec(prepared, stage);
+            let (hosts, epoch, myself) = (self.environment.hosts.clone(), self.epoch, myself.clone());
+            let node = &prepared.plan.stages[stage as usize].node;
+            let (id, name) = (node.id.clone(), node.name.clone());
+            self.tasks.spawn(follow_host(hosts, id, name, spec, move |message| match message {
+                Said::Opened(commands) => drop(myself.cast(Message::HostOpened { epoch, stage, commands })),
+                Said::Event(event) => drop(myself.cast(Message::HostSaid { epoch, stage, event })),
+            }));
+        }
+    }
+
+    fn spec(&self, prepared: &Prepared, stage: u32) -> StageSpec {
+        let Prepared { plan, files, vocabulary } = prepared;
+        let planned = &plan.stages[stage as usize];
+        StageSpec {
+            deployment: self.name.clone(),
+            epoch: self.epoch,
+            stage,
+            stages: plan.stages.len() as u32,
+            layer_start: planned.layers.start,
+            layer_end: planned.layers.end,
+            layers: self.facts.layers,
+            source_id: self.facts.source_id.clone(),
+            n_embd: self.facts.n_embd,
+            n_vocab: self.facts.n_vocab,
+            context: plan.context,
+            lanes: plan.lanes,
+            threads: planned.threads,
+            exact: plan.exact,
+            prefill_chunk: plan.prefill_chunk,
+            file: files.get(stage as usize).cloned(),
+            vocabulary: (stage == 0).then(|| vocabulary.clone()),
+            source_node: self.environment.node.to_string(),
+            stage_nodes: plan.stages.iter().map(|stage| stage.node.id.clone()).collect(),
+        }
+    }
+
+    fn host_said(&mut self, stage: u32, event: HostEvent, effects: &mut Vec<Effect>) {
+        match event.event {
+            Some(host_event::Event::Progress(progress)) => {
+                if let Some(sender) = &self.progress {
+                    let _ = sender.try_send(Ok(ServeResponse { event: Some(serve_response::Event::Progress(progress)) }));
+                }
+            }
+            Some(event) => self.machine.event(stage, event, effects),
+            None => {
+                let message = "a host sent an event that this node does not know; run the same release on all nodes";
+                self.machine.end(MeshError::new(ErrorCode::Protocol, message), effects);
+            }
+        }
+    }
+
+    async fn perform(&mut self, effect: Effect, myself: &ActorRef<Message>) {
+        match effect {
+            Effect::ConnectAll => {
+                if self.request.exact && !self.exact() {
+                    let message = "--exact, but the self-check of a stage found that its results depend on the batch; \
+                                   serve without --exact";
+                    let error = MeshError::new(ErrorCode::InsufficientResources, message);
+                    self.drop_hosts();
+                    return self.give_answer(Err(error)).await;
+                }
+                let connect = HostCommand { command: Some(host_command::Command::Connect(HostConnect {})) };
+                for host in self.hosts.iter().flatten() {
+                    let _ = host.try_send(connect.clone());
+                }
+            }
+            Effect::Activate => {
+                let activate = HostCommand { command: Some(host_command::Command::Activate(HostActivate {})) };
+                if let Some(Some(head)) = self.hosts.first() {
+                    let _ = head.try_send(activate);
+                }
+            }
+            Effect::Publish => self.publish().await,
+            Effect::DropHosts => {
+                self.drop_hosts();
+                self.rearrange_later(myself);
+            }
+        }
+    }
+
+    fn drop_hosts(&mut self) {
+        self.hosts.clear();
+    }
+
+    async fn publish(&mut self) {
+        let deployment = self.describe();
+        match self.machine.phase().clone() {
+            Phase::Ready => {
+                tracing::info!(deployment = %self.name, epoch = self.epoch, "deployment ready");
+                self.retry = RETRY_FIRST;
+                self.served = true;
+                self.set_route(deployment.clone());
+                if self.progress.is_some() {
+                    self.environment.directory.seen_by_all().await;
+                    self.give_answer(Ok(deployment)).await;
+                }
+            }
+            Phase::Over(error) => {
+                tracing::warn!(deployment = %self.name, epoch = self.epoch, %error, "deployment not ready");
+                if self.served {
+                    self.set_route(deployment);
+                } else {
+                    self.give_answer(Err(error)).await;
+                }
+            }
+            Phase::Loading | Phase::Connecting | Phase::Activating => {}
+        }
+    }
+
+    fn set_route(&self, deployment: v1::Deployment) {
+        let head = self.prepared.as_ref().and_then(|prepared| prepared.plan.stages.first());
+        let head = head.map(|stage| stage.node.id.clone()).unwrap_or_default();
+        let route = DeploymentRoute { deployment: Some(deployment), head };
+        self.environment.directory.set_own(&self.name, Some(route));
+    }
+
+    fn exact(&self) -> bool {
+        let asked = self.prepared.as_ref().is_some_and(|prepared| prepared.plan.exact);
+        asked && self.machine.loaded().iter().all(|loaded| loaded.as_ref().is_some_and(|loaded| loaded.exact))
+    }
+
+    fn describe(&self) -> v1::Deployment {
+        let (phase, reason) = match self.machine.phase() {
+            Phase::Ready => (DeploymentPhase::Ready, String::new()),
+            Phase::Over(error) => (DeploymentPhase::Lost, error.message.clone()),
+            Phase::Loading | Phase::Connecting | Phase::Activating => (DeploymentPhase::Preparing, String::new()),
+        };
+        let loaded = self.machine.loaded();
+        let head = loaded.first().cloned().flatten().unwrap_or_default();
+        let mut deployment = v1::Deployment {
+            name: self.name.clone(),
+            ready: phase == DeploymentPhase::Ready,
+            epoch: self.epoch,
+            phase: phase.into(),
+            reason,
+            owner: self.environment.node_name.clone(),
+            model: self.facts.label.clone(),
+            architecture: self.facts.architecture.clone(),
+            layers: self.facts.layers,
+            exact: self.exact(),
+            chat_template: head.chat_template,
+            created: self.created,
+            ..v1::Deployment::default()
+        };
+        if let Some(Prepared { plan, files, .. }) = &self.prepared {
+            deployment.context = plan.context;
+            deployment.lanes = Some(v1::Lanes { used: 0, total: plan.lanes, waiting: 0 });
+            let stages = plan.stages.iter().zip(files).enumerate();
+            deployment.stages = stages
+                .map(|(index, (planned, file))| v1::Stage {
+                    node: planned.node.name.clone(),
+                    layers: format!("{}-{}", planned.layers.start, planned.layers.end),
+                    bytes: file.bytes,
+                    memory_bytes: loaded.get(index).cloned().flatten().unwrap_or_default().memory_bytes,
+                    threads: planned.threads,
+                })
+                .collect();
+        }
+        deployment
+    }
+
+    /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew.
+    fn rearrange_later(&mut self, myself: &ActorRef<Message>) {
+        let Some(prepared) = self.prepared.as_ref().filter(|_| self.served) else { return };
+        let needed: Vec<String> = prepared.plan.stages.iter().map(|stage| stage.node.id.clone()).collect();
+        let mut members = self.environment.members.clone();
+        let pause = self.retry;
+        self.retry = (pause * 2).min(RETRY_LONGEST);
+        let myself = myself.clone();
+        self.tasks.spawn(async move {
+            tokio::time::sleep(pause).await;
+            let all_up = |nodes: &Vec<v1::Node>| {
+                needed.iter().all(|id| nodes.iter().any(|node| node.id == *id && node.state == NodeState::Up as i32))
+            };
+            if members.wait_for(all_up).await.is_ok() {
+                let _ = myself.cast(Message::Rearrange);
+            }
+        });
+    }
+}
+
+enum Said {
+    Opened(mpsc::Sender<HostCommand>),
+    Event(HostEvent),
+}
+
+/// Asks a node to hold a stage and passes on what its host says, until the host ends.
+async fn follow_host(hosts: Arc<dyn Hosts>, id: String, name: String, spec: StageSpec, tell: impl Fn(Said) + Send) {
+    let failed = |error: MeshError| Said::Event(HostEvent { event: Some(host_event::Event::Failed(error.into())) });
+    let opened = match id.parse::<NodeId>() {
+        Ok(node) => hosts.host(node, spec).await,
+        Err(error) => Err(MeshError::internal(error.to_string())),
+    };
+    let mut session = match opened {
+        Ok(session) => session,
+        Err(error) => return tell(failed(error)),
+    };
+    tell(Said::Opened(session.commands));
+    while let Some(event) = session.events.recv().await {
+        tell(Said::Event(event));
+    }
+    tell(failed(MeshError::new(ErrorCode::StageLost, format!("node {name} is gone"))));
+}
+
+/// Plans, then cuts every stage and the vocabulary.
+async fn prepare(
+    request: ServeRequest,
+    facts: ModelFacts,
+    environment: Arc<DeploymentEnvironment>,
+    sender: ServeSender,
+) -> Result<Prepared, MeshError> {
+    let wishes = Wishes {
+        stages: request.stages,
+        context: request.context,
+        lanes: request.lanes,
+        exact: request.exact,
+        prefill_chunk: request.prefill_chunk,
+    };
+    let own = environment.node.to_string();
+    let mut nodes = environment.members.borrow().clone();
+    nodes.sort_by_key(|node| (node.id != own, node.name.clone()));
+    let plan = plan(&facts, &nodes, &wishes)?;
+    let mut files = Vec::new();
+    for (index, stage) in plan.stages.iter().enumerate() {
+        let piece = Piece::Stage { start: stage.layers.start, end: stage.layers.end };
+        let progress = cut_progress(index as u32, &environment.node_name, &sender);
+        files.push(environment.store.cut(&request.model, piece, progress).await?);
+    }
+    let progress = cut_progress(0, &environment.node_name, &sender);
+    let vocabulary = environment.store.cut(&request.model, Piece::Vocabulary, progress).await?;
+    Ok(Prepared { plan, files, vocabulary })
+}
+
+fn cut_progress(stage: u32, node: &str, sender: &ServeSender) -> Progress {
+    let (node, sender) = (node.to_owned(), sender.clone());
+    Arc::new(move |done, total| {
+        let progress = ServeProgress { step: "cut".to_owned(), stage, node: node.clone(), done, total };
+        let _ = sender.try_send(Ok(ServeResponse { event: Some(serve_response::Event::Progress(progress)) }));
+    })
+}

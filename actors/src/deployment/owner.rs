@@ -1,0 +1,107 @@
+//! The deployments that this node owns.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use mesh_proto::{ErrorCode, MeshError, v1::ServeRequest};
+use tokio::sync::mpsc;
+
+use super::actor::{DeploymentEnvironment, DeploymentRef, spawn_deployment};
+use crate::ports::inference::{SERVE_PROGRESS_CAPACITY, ServeStream};
+
+/// Longest name of a deployment; it is a model id in URLs and a part of file and thread names.
+const MAX_NAME: usize = 128;
+
+/// Starts and stops deployments. Cheap to clone.
+#[derive(Clone)]
+pub struct Owner {
+    environment: Arc<DeploymentEnvironment>,
+    running: Running,
+}
+
+/// Names that are taken on this node; `None` while the deployment's actor is being started.
+pub(super) type Running = Arc<Mutex<HashMap<String, Option<DeploymentRef>>>>;
+
+pub(super) fn lock(running: &Running) -> MutexGuard<'_, HashMap<String, Option<DeploymentRef>>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Owner {
+    /// Nothing runs yet.
+    pub fn new(environment: Arc<DeploymentEnvironment>) -> Self {
+        Self { environment, running: Running::default() }
+    }
+
+    /// Serves a model. The stream ends with one `ready` or one error; dropping it before that gives up.
+    ///
+    /// # Errors
+    ///
+    /// The name is taken or not allowed, or the model cannot be described.
+    pub async fn serve(&self, request: ServeRequest) -> Result<ServeStream, MeshError> {
+        let facts = self.environment.store.describe(&request.model).await?;
+        let name = if request.name.is_empty() { facts.stem.clone() } else { request.name.clone() };
+        check_name(&name)?;
+        let taken = |name: &str| {
+            let message = format!("a deployment named {name} exists; stop it with `mesh stop {name}`, or use --name");
+            MeshError::new(ErrorCode::Conflict, message).with_param("name")
+        };
+        if self.environment.directory.find(&name).is_some() {
+            return Err(taken(&name));
+        }
+        match lock(&self.running).entry(name.clone()) {
+            std::collections::hash_map::Entry::Occupied(_) => return Err(taken(&name)),
+            std::collections::hash_map::Entry::Vacant(place) => place.insert(None),
+        };
+        let (progress, stream) = mpsc::channel(SERVE_PROGRESS_CAPACITY);
+        let spawned =
+            spawn_deployment(name.clone(), request, facts, self.environment.clone(), self.running.clone(), progress);
+        match spawned.await {
+            Ok(deployment) => {
+                if let Some(place) = lock(&self.running).get_mut(&name) {
+                    *place = Some(deployment);
+                }
+                Ok(stream)
+            }
+            Err(error) => {
+                lock(&self.running).remove(&name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Stops a deployment; resolves when it is no longer listed.
+    ///
+    /// # Errors
+    ///
+    /// This node owns none of this name.
+    pub async fn stop(&self, name: &str) -> Result<(), MeshError> {
+        let deployment = lock(&self.running).get(name).cloned().flatten();
+        let deployment = deployment.ok_or_else(|| {
+            let message = format!("this node serves nothing named {name}; see `mesh status`");
+            MeshError::new(ErrorCode::NotFound, message)
+        })?;
+        deployment.stop().await;
+        Ok(())
+    }
+
+    /// Stops everything, when the node ends.
+    pub async fn stop_all(&self) {
+        let all: Vec<DeploymentRef> = lock(&self.running).values().flatten().cloned().collect();
+        for deployment in all {
+            deployment.stop().await;
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), MeshError> {
+    let allowed = |c: char| c.is_alphanumeric() || "-_.:/+ ".contains(c);
+    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(allowed) {
+        return Ok(());
+    }
+    let message = format!(
+        "{name:?} is no name for a deployment; use 1 to {MAX_NAME} letters, digits, spaces and the signs - _ . : / +"
+    );
+    Err(MeshError::invalid("name", message))
+}

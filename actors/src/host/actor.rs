@@ -1,0 +1,404 @@
+//! The actor of a stage's host.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use mesh_proto::{
+    Epoch, ErrorCode, MeshError, NodeId,
+    v1::ServeProgress,
+    wire::{Artifact, HostActivated, HostCommand, HostConnected, HostEvent, HostLoaded, StageSpec, host_command, host_event},
+};
+use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinSet,
+};
+
+use super::StageRegistry;
+use crate::{
+    head::{HeadHandle, HeadOptions, spawn_head},
+    link::{
+        memory::{MemoryGrant, MemoryWriter},
+        spawn_link,
+    },
+    policy::{ActorKind, on_failure},
+    ports::{
+        deployment::{ModelStore, Progress},
+        engine::{EngineLoader, StageLoad},
+        events::EventSink,
+        link::{FrameWriter, LinkAcceptor, LinkEvents, LinkHello, StageLinks},
+        vocabulary::{Vocabulary, VocabularyLoader},
+    },
+    request::RequestOptions,
+    root::RootHandle,
+    stage::{StageHandle, StageNotice, StageOptions, spawn_stage, thread::Loaded},
+};
+
+/// Notices of one host: two senders, one loss each, and progress that may be dropped.
+const NOTICES: usize = 16;
+
+/// How long a stage may take to give back its memory after its last call: one forward pass of a large chunk.
+const UNLOAD_LIMIT: Duration = Duration::from_secs(30);
+
+/// What hosts of a node share.
+pub struct HostEnvironment {
+    /// This node.
+    pub node: NodeId,
+    /// Its name, for progress.
+    pub node_name: String,
+    /// Most compute threads of a stage.
+    pub threads: u32,
+    /// Layers to offload; `None` is all.
+    pub gpu_layers: Option<u32>,
+    /// The process runs exact mode.
+    pub exact: bool,
+    /// Loads stages.
+    pub loader: Arc<dyn EngineLoader>,
+    /// Loads vocabularies.
+    pub vocabularies: Arc<dyn VocabularyLoader>,
+    /// Model files.
+    pub store: Arc<dyn ModelStore>,
+    /// Links to other nodes.
+    pub links: Arc<dyn StageLinks>,
+    /// Stages on this node.
+    pub registry: Arc<StageRegistry>,
+    /// Lifecycle events.
+    pub events: Arc<dyn EventSink>,
+    /// Supervises hosts.
+    pub root: RootHandle,
+}
+
+/// The owner's hold on a host.
+#[derive(Debug, Clone)]
+pub struct HostHandle {
+    actor: ActorRef<HostMessage>,
+}
+
+impl HostHandle {
+    /// Passes on what the owner says.
+    pub fn command(&self, command: HostCommand) {
+        let _ = self.actor.cast(HostMessage::Command(command));
+    }
+
+    /// Takes the stage down; resolves when its memory is free, or after a limit.
+    pub async fn stop(&self) {
+        let _ = self.actor.stop_and_wait(None, Some(UNLOAD_LIMIT)).await;
+    }
+}
+
+/// Starts a host. `events` goes to the owner.
+///
+/// # Errors
+///
+/// The actor does not start.
+pub async fn spawn_host(
+    spec: StageSpec,
+    environment: Arc<HostEnvironment>,
+    events: mpsc::Sender<HostEvent>,
+) -> Result<HostHandle, MeshError> {
+    let supervisor = environment.root.clone();
+    let (actor, _) = Actor::spawn_linked(None, HostActor, (spec, environment, events), supervisor.cell())
+        .await
+        .map_err(|error| MeshError::internal(format!("the host's actor did not start: {error}")))?;
+    supervisor.adopt(&actor.get_cell(), ActorKind::Host);
+    Ok(HostHandle { actor })
+}
+
+enum HostMessage {
+    Files(Result<Files, MeshError>),
+    Loaded(Result<Loaded, MeshError>),
+    Command(HostCommand),
+    Linked(Result<Box<dyn FrameWriter>, MeshError>),
+    Notice(StageNotice),
+}
+
+impl std::fmt::Debug for HostMessage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostMessage")
+    }
+}
+
+struct Files {
+    stage: PathBuf,
+    vocabulary: Option<Arc<dyn Vocabulary>>,
+}
+
+struct State {
+    spec: StageSpec,
+    environment: Arc<HostEnvironment>,
+    events: mpsc::Sender<HostEvent>,
+    notices: mpsc::Sender<StageNotice>,
+    vocabulary: Option<Arc<dyn Vocabulary>>,
+    stage: Option<StageHandle>,
+    head: Option<HeadHandle>,
+    ended: Option<oneshot::Receiver<()>>,
+    tasks: JoinSet<()>,
+    failed: bool,
+}
+
+struct HostActor;
+
+impl Actor for HostActor {
+    type Msg = HostMessage;
+    type State = State;
+    type Arguments = (StageSpec, Arc<HostEnvironment>, mpsc::Sender<HostEvent>);
+
+    async fn pre_start(
+        &self,
+        myself: ActorRef<HostMessage>,
+        (spec, environment, events): Self::Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let (notices, mut inbox) = mpsc::channel(NOTICES);
+        let mut tasks = JoinSet::new();
+        let relay = myself.clone();
+        tasks.spawn(async move {
+            while let Some(notice) = inbox.recv().await {
+                let _ = relay.cast(HostMessage::Notice(notice));
+            }
+        });
+        let files = obtain_files(spec.clone(), environment.clone(), events.clone());
+        tasks.spawn(async move {
+            let files = files.await;
+            let _ = myself.cast(HostMessage::Files(files));
+        });
+        Ok(State {
+            spec,
+            environment,
+            events,
+            notices,
+            vocabulary: None,
+            stage: None,
+            head: None,
+            ended: None,
+            tasks,
+            failed: false,
+        })
+    }
+
+    async fn handle(
+        &self,
+        myself: ActorRef<HostMessage>,
+        message: HostMessage,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        let outcome = match message {
+            HostMessage::Files(Ok(files)) => state.load(files, &myself).await,
+            HostMessage::Loaded(Ok(loaded)) => state.loaded(loaded, myself.get_cell()).await,
+            HostMessage::Command(HostCommand { command: Some(host_command::Command::Connect(_)) }) => {
+                state.connect(myself);
+                Ok(())
+            }
+            HostMessage::Command(HostCommand { command: Some(host_command::Command::Activate(_)) }) => {
+                state.environment.registry.activate(&state.spec.deployment, Epoch(state.spec.epoch));
+                state.tell(host_event::Event::Activated(HostActivated {})).await;
+                Ok(())
+            }
+            HostMessage::Command(HostCommand { command: None }) => {
+                Err(MeshError::new(ErrorCode::Protocol, "the owner sent a command that this node does not know"))
+            }
+            HostMessage::Linked(Ok(writer)) => state.linked(writer, myself.get_cell()).await,
+            HostMessage::Notice(StageNotice::Loading(done)) => {
+                state.progress("load", (done * 1000.0) as u64, 1000);
+                Ok(())
+            }
+            HostMessage::Files(Err(error))
+            | HostMessage::Loaded(Err(error))
+            | HostMessage::Linked(Err(error))
+            | HostMessage::Notice(StageNotice::Lost(error)) => Err(error),
+        };
+        if let Err(error) = outcome {
+            state.fail(error).await;
+        }
+        Ok(())
+    }
+
+    async fn handle_supervisor_evt(
+        &self,
+        _: ActorRef<HostMessage>,
+        event: SupervisionEvent,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
+        if let SupervisionEvent::ActorFailed(_, error) = event {
+            on_failure(ActorKind::Stage, &error);
+            state.fail(MeshError::internal(format!("an actor of the stage failed: {error}"))).await;
+        }
+        Ok(())
+    }
+
+    async fn post_stop(&self, _: ActorRef<HostMessage>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.take_down().await;
+        Ok(())
+    }
+}
+
+impl State {
+    async fn load(&mut self, files: Files, myself: &ActorRef<HostMessage>) -> Result<(), MeshError> {
+        let spec = &self.spec;
+        self.vocabulary = files.vocabulary;
+        let options = StageOptions {
+            loader: self.environment.loader.clone(),
+            load: StageLoad {
+                path: files.stage,
+                layers: spec.layer_start..spec.layer_end,
+                total_layers: spec.layers,
+                lanes: spec.lanes,
+                context: spec.context,
+                threads: spec.threads.clamp(1, self.environment.threads.max(1)),
+                exact: spec.exact && self.environment.exact,
+                gpu_layers: self.environment.gpu_layers,
+                n_embd: spec.n_embd,
+                n_vocab: spec.n_vocab,
+            },
+            prefill_chunk: spec.prefill_chunk,
+            notices: self.notices.clone(),
+            name: format!("{}-{}", spec.deployment, spec.stage),
+        };
+        let spawned = spawn_stage(options, myself.get_cell()).await?;
+        self.stage = Some(spawned.stage);
+        self.ended = Some(spawned.ended);
+        let (loaded, myself) = (spawned.loaded, myself.clone());
+        self.tasks.spawn(async move {
+            let gone = || MeshError::internal("the engine's thread ended while it loaded");
+            let loaded = loaded.await.map_err(|_| gone()).and_then(|loaded| loaded.map_err(MeshError::from));
+            let _ = myself.cast(HostMessage::Loaded(loaded));
+        });
+        Ok(())
+    }
+
+    async fn loaded(&mut self, loaded: Loaded, cell: ActorCell) -> Result<(), MeshError> {
+        let Some(stage) = self.stage.clone() else { return Ok(()) };
+        let mut template = String::new();
+        if let Some(vocabulary) = self.vocabulary.take() {
+            template = vocabulary.chat_template().to_owned();
+            let request = RequestOptions {
+                deployment: self.spec.deployment.as_str().into(),
+                vocabulary,
+                context: self.spec.context,
+                events: self.environment.events.clone(),
+            };
+            let options =
+                HeadOptions { lanes: self.spec.lanes, request, stage: stage.clone(), notices: self.notices.clone() };
+            self.head = Some(spawn_head(options, cell).await?);
+        }
+        self.environment.registry.insert(self.spec.clone(), stage, self.head.clone());
+        let memory_bytes = loaded.memory.total();
+        let loaded = HostLoaded { memory_bytes, exact: loaded.exact, chat_template: template };
+        self.tell(host_event::Event::Loaded(loaded)).await;
+        Ok(())
+    }
+
+    /// Links this stage to the next; the output stage to the head.
+    fn connect(&mut self, myself: ActorRef<HostMessage>) {
+        let Some(stage) = self.stage.clone() else { return };
+        let (spec, environment) = (self.spec.clone(), self.environment.clone());
+        self.tasks.spawn(async move {
+            let linked = open_link(&spec, &environment, stage).await;
+            let _ = myself.cast(HostMessage::Linked(linked));
+        });
+    }
+
+    async fn linked(&mut self, writer: Box<dyn FrameWriter>, cell: ActorCell) -> Result<(), MeshError> {
+        let Some(stage) = self.stage.clone() else { return Ok(()) };
+        stage.attach(spawn_link(writer, Arc::new(stage.clone()), cell).await?);
+        self.tell(host_event::Event::Connected(HostConnected {})).await;
+        Ok(())
+    }
+
+    /// Reports the end of the epoch once; the owner takes the host down.
+    async fn fail(&mut self, error: MeshError) {
+        if std::mem::replace(&mut self.failed, true) {
+            return;
+        }
+        tracing::warn!(deployment = %self.spec.deployment, stage = self.spec.stage, %error, "stage ended");
+        self.environment.registry.remove(&self.spec.deployment, Epoch(self.spec.epoch), self.spec.stage);
+        if let Some(head) = &self.head {
+            head.end(error.clone());
+        }
+        self.tell(host_event::Event::Failed(error.into())).await;
+    }
+
+    async fn tell(&self, event: host_event::Event) {
+        // The owner's stream reads until it ends, and its end stops this actor.
+        let _ = self.events.send(HostEvent { event: Some(event) }).await;
+    }
+
+    fn progress(&self, step: &str, done: u64, total: u64) {
+        let _ = self.events.try_send(progress_event(&self.spec, &self.environment.node_name, step, done, total));
+    }
+
+    async fn take_down(&mut self) {
+        self.tasks.abort_all();
+        self.environment.registry.remove(&self.spec.deployment, Epoch(self.spec.epoch), self.spec.stage);
+        if let Some(head) = self.head.take() {
+            head.finish(MeshError::new(ErrorCode::StageLost, "the deployment was stopped")).await;
+        }
+        if let Some(stage) = self.stage.take() {
+            stage.stop();
+        }
+        if let Some(ended) = self.ended.take()
+            && tokio::time::timeout(UNLOAD_LIMIT, ended).await.is_err()
+        {
+            tracing::error!(deployment = %self.spec.deployment, stage = self.spec.stage, "engine thread left behind");
+        }
+    }
+}
+
+fn progress_event(spec: &StageSpec, node: &str, step: &str, done: u64, total: u64) -> HostEvent {
+    let progress = ServeProgress { step: step.to_owned(), stage: spec.stage, node: node.to_owned(), done, total };
+    HostEvent { event: Some(host_event::Event::Progress(progress)) }
+}
+
+async fn obtain_files(
+    spec: StageSpec,
+    environment: Arc<HostEnvironment>,
+    events: mpsc::Sender<HostEvent>,
+) -> Result<Files, MeshError> {
+    let source: NodeId =
+        spec.source_node.parse().map_err(|error| MeshError::new(ErrorCode::Protocol, format!("stage spec: {error}")))?;
+    let name = environment.node_name.clone();
+    let (shown, sender) = (spec.clone(), events.clone());
+    let progress: Progress =
+        Arc::new(move |done, total| drop(sender.try_send(progress_event(&shown, &name, "transfer", done, total))));
+    let wanted = |artifact: &Option<Artifact>| {
+        artifact.clone().ok_or_else(|| MeshError::new(ErrorCode::Protocol, "the stage spec names no file"))
+    };
+    let store = &environment.store;
+    let stage = store.obtain(&wanted(&spec.file)?, source, progress.clone()).await?;
+    if spec.stage != 0 {
+        return Ok(Files { stage, vocabulary: None });
+    }
+    let path = store.obtain(&wanted(&spec.vocabulary)?, source, progress).await?;
+    let loader = environment.vocabularies.clone();
+    let vocabulary = tokio::task::spawn_blocking(move || loader.load(&path))
+        .await
+        .map_err(|error| MeshError::internal(format!("loading the vocabulary failed: {error}")))??;
+    Ok(Files { stage, vocabulary: Some(vocabulary) })
+}
+
+async fn open_link(
+    spec: &StageSpec,
+    environment: &HostEnvironment,
+    stage: StageHandle,
+) -> Result<Box<dyn FrameWriter>, MeshError> {
+    let to_stage = (spec.stage + 1) % spec.stages.max(1);
+    let hello = LinkHello {
+        deployment: spec.deployment.clone(),
+        epoch: Epoch(spec.epoch),
+        from_stage: spec.stage,
+        to_stage,
+        n_embd: spec.n_embd,
+        source_id: spec.source_id.clone(),
+        layer: if to_stage == 0 { 0 } else { spec.layer_end },
+    };
+    let to: NodeId = spec
+        .stage_nodes
+        .get(to_stage as usize)
+        .and_then(|node| node.parse().ok())
+        .ok_or_else(|| MeshError::new(ErrorCode::Protocol, "the stage spec names no next node"))?;
+    if to != environment.node {
+        return environment.links.connect(to, hello, Arc::new(stage)).await;
+    }
+    let grant = Arc::new(MemoryGrant::new(Arc::new(stage.clone())));
+    let accepted = environment.registry.accept(environment.node, &hello, grant)?;
+    stage.credit(accepted.credits);
+    Ok(Box::new(MemoryWriter::new(accepted.sink)))
+}

@@ -1,0 +1,113 @@
+//! Stages and heads on this node, for links and requests that look for them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use mesh_proto::{Epoch, ErrorCode, MeshError, NodeId, wire::StageSpec};
+
+use crate::{
+    head::HeadHandle,
+    link::LINK_CREDITS,
+    ports::link::{Accepted, CreditGrant, LinkAcceptor, LinkHello},
+    stage::StageHandle,
+};
+
+type Key = (String, Epoch, u32);
+
+struct Entry {
+    spec: StageSpec,
+    stage: StageHandle,
+    head: Option<HeadHandle>,
+    linked: bool,
+    active: bool,
+}
+
+/// Shared by all hosts of a node. Locks are held for map operations only.
+#[derive(Default)]
+pub struct StageRegistry {
+    entries: RwLock<HashMap<Key, Entry>>,
+}
+
+impl StageRegistry {
+    /// A loaded stage: links may come in now.
+    pub(super) fn insert(&self, spec: StageSpec, stage: StageHandle, head: Option<HeadHandle>) {
+        let key = (spec.deployment.clone(), Epoch(spec.epoch), spec.stage);
+        let entry = Entry { spec, stage, head, linked: false, active: false };
+        self.write(|entries| drop(entries.insert(key, entry)));
+    }
+
+    /// Stage 0 takes requests now.
+    pub(super) fn activate(&self, deployment: &str, epoch: Epoch) {
+        self.write(|entries| {
+            if let Some(entry) = entries.get_mut(&(deployment.to_owned(), epoch, 0)) {
+                entry.active = true;
+            }
+        });
+    }
+
+    pub(super) fn remove(&self, deployment: &str, epoch: Epoch, stage: u32) {
+        self.write(|entries| drop(entries.remove(&(deployment.to_owned(), epoch, stage))));
+    }
+
+    /// The head of a deployment, if it is on this node and takes requests.
+    pub fn head(&self, deployment: &str) -> Option<HeadHandle> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let newest = entries.iter().filter(|((name, ..), entry)| name == deployment && entry.active);
+        newest.max_by_key(|((_, epoch, _), _)| *epoch).and_then(|(_, entry)| entry.head.clone())
+    }
+
+    fn write<T>(&self, change: impl FnOnce(&mut HashMap<Key, Entry>) -> T) -> T {
+        change(&mut self.entries.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl LinkAcceptor for StageRegistry {
+    fn accept(&self, from: NodeId, hello: &LinkHello, grant: Arc<dyn CreditGrant>) -> Result<Accepted, MeshError> {
+        let key = (hello.deployment.clone(), hello.epoch, hello.to_stage);
+        self.write(|entries| {
+            let entry = entries.get_mut(&key).ok_or_else(|| {
+                let message = format!(
+                    "stage {} of {} in epoch {} is not on this node",
+                    hello.to_stage, hello.deployment, hello.epoch
+                );
+                MeshError::new(ErrorCode::NotFound, message)
+            })?;
+            check(&entry.spec, from, hello)?;
+            if std::mem::replace(&mut entry.linked, true) {
+                let message = format!("stage {} of {} has its link already", hello.to_stage, hello.deployment);
+                return Err(MeshError::new(ErrorCode::Conflict, message));
+            }
+            Ok(match &entry.head {
+                Some(head) => {
+                    head.accept(grant);
+                    Accepted { sink: Arc::new(head.clone()), credits: LINK_CREDITS }
+                }
+                None => {
+                    entry.stage.accept(grant);
+                    Accepted { sink: Arc::new(entry.stage.clone()), credits: LINK_CREDITS }
+                }
+            })
+        })
+    }
+}
+
+/// A link must come from the neighbour, and both ends must hold parts of the same model.
+fn check(spec: &StageSpec, from: NodeId, hello: &LinkHello) -> Result<(), MeshError> {
+    let refuse = |message: String| Err(MeshError::new(ErrorCode::Protocol, message));
+    let expected = if hello.to_stage == 0 { spec.stages.saturating_sub(1) } else { hello.to_stage - 1 };
+    if hello.from_stage != expected {
+        return refuse(format!("stage {} cannot link to stage {}", hello.from_stage, hello.to_stage));
+    }
+    if spec.stage_nodes.get(expected as usize) != Some(&from.to_string()) {
+        return refuse(format!("stage {expected} of {} is not on the node that connects", hello.deployment));
+    }
+    if hello.source_id != spec.source_id || hello.n_embd != spec.n_embd || hello.layer != spec.layer_start {
+        return refuse(format!(
+            "stages of {} do not fit together: source {} width {} layer {} meets source {} width {} layer {}",
+            hello.deployment, hello.source_id, hello.n_embd, hello.layer, spec.source_id, spec.n_embd, spec.layer_start
+        ));
+    }
+    Ok(())
+}

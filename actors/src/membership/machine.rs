@@ -1,0 +1,221 @@
+//! The rules of the member list.
+
+use std::collections::BTreeMap;
+
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    v1::{Node, NodeState},
+};
+
+/// Longest name of a node.
+const MAX_NAME: usize = 64;
+
+/// Most members: the list is pushed whole, and travels in one control message.
+pub const MAX_MEMBERS: usize = 1024;
+
+/// One life of a member's connection: the end of an older one does not take a newer one down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Incarnation(u64);
+
+/// The list.
+#[derive(Debug)]
+pub struct MemberMachine {
+    own: NodeId,
+    nodes: BTreeMap<NodeId, Node>,
+    lives: BTreeMap<NodeId, Incarnation>,
+    next_life: u64,
+    version: u64,
+}
+
+impl MemberMachine {
+    /// A mesh of this node, and those it knew before a restart: they are down until they call.
+    pub fn new(own: Node, known: Vec<Node>) -> Result<Self, MeshError> {
+        check_name(&own.name)?;
+        let id = id_of(&own)?;
+        let mut nodes = BTreeMap::new();
+        for node in known {
+            nodes.insert(id_of(&node)?, Node { state: NodeState::Down.into(), self_: false, ..node });
+        }
+        nodes.insert(id, Node { state: NodeState::Up.into(), self_: true, ..own });
+        Ok(Self { own: id, nodes, lives: BTreeMap::new(), next_life: 0, version: 1 })
+    }
+
+    /// Grows with every change.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// All members, by name.
+    pub fn nodes(&self) -> Vec<Node> {
+        let mut nodes: Vec<Node> = self.nodes.values().cloned().collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        nodes
+    }
+
+    /// Whether a peer was admitted.
+    pub fn contains(&self, id: &NodeId) -> bool {
+        self.nodes.contains_key(id)
+    }
+
+    /// A node with a good ticket joins, or one that is a member already comes again.
+    pub fn admit(&mut self, node: Node) -> Result<(), MeshError> {
+        check_name(&node.name)?;
+        let id = id_of(&node)?;
+        if let Some(other) = self.nodes.values().find(|known| known.name == node.name && known.id != node.id) {
+            let message = format!(
+                "the name {} is taken by node {}; join with another --name, or take that one out with `mesh node leave`",
+                node.name,
+                &other.id[..10.min(other.id.len())]
+            );
+            return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
+        }
+        if id == self.own {
+            let message = "this ticket is the node's own; give it to another node";
+            return Err(MeshError::new(ErrorCode::Conflict, message));
+        }
+        if self.nodes.len() >= MAX_MEMBERS && !self.nodes.contains_key(&id) {
+            let message = format!("the mesh has {MAX_MEMBERS} members, its limit");
+            return Err(MeshError::new(ErrorCode::InsufficientResources, message));
+        }
+        let state = self.nodes.get(&id).map_or(NodeState::Down as i32, |known| known.state);
+        self.nodes.insert(id, Node { state, self_: false, issuer: false, ..node });
+        self.version += 1;
+        Ok(())
+    }
+
+    /// A member's watch stream has opened.
+    pub fn up(&mut self, node: Node) -> Result<Incarnation, MeshError> {
+        let id = id_of(&node)?;
+        if !self.nodes.contains_key(&id) {
+            let message = "this node is not a member of the mesh; join it with a ticket";
+            return Err(MeshError::new(ErrorCode::PermissionDenied, message));
+        }
+        self.admit(node)?;
+        self.next_life += 1;
+        let life = Incarnation(self.next_life);
+        self.lives.insert(id, life);
+        self.set_state(id, NodeState::Up);
+        Ok(life)
+    }
+
+    /// A member's watch stream has ended; an older one than the present says nothing.
+    pub fn down(&mut self, id: NodeId, life: Incarnation) {
+        if self.lives.get(&id) == Some(&life) {
+            self.lives.remove(&id);
+            self.set_state(id, NodeState::Down);
+        }
+    }
+
+    /// A member is taken out.
+    pub fn leave(&mut self, id: NodeId) {
+        if id != self.own && self.nodes.remove(&id).is_some() {
+            self.lives.remove(&id);
+            self.version += 1;
+        }
+    }
+
+    /// On a member: the issuer's list. This node's own entry stays as it is here.
+    pub fn replace(&mut self, nodes: Vec<Node>) -> Result<(), MeshError> {
+        let own = self.nodes.get(&self.own).cloned();
+        let mut list = BTreeMap::new();
+        for node in nodes.into_iter().take(MAX_MEMBERS) {
+            list.insert(id_of(&node)?, Node { self_: false, ..node });
+        }
+        list.extend(own.map(|own| (self.own, own)));
+        self.nodes = list;
+        self.version += 1;
+        Ok(())
+    }
+
+    /// On a member: the issuer cannot be reached; what it said of the others may be old.
+    pub fn issuer_lost(&mut self) {
+        let issuers: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.issuer).map(|(id, _)| *id).collect();
+        for issuer in issuers {
+            self.set_state(issuer, NodeState::Down);
+        }
+    }
+
+    fn set_state(&mut self, id: NodeId, state: NodeState) {
+        if let Some(node) = self.nodes.get_mut(&id)
+            && node.state != state as i32
+        {
+            node.state = state.into();
+            self.version += 1;
+        }
+    }
+}
+
+fn id_of(node: &Node) -> Result<NodeId, MeshError> {
+    node.id.parse().map_err(|error| MeshError::new(ErrorCode::Protocol, format!("member list: {error}")))
+}
+
+fn check_name(name: &str) -> Result<(), MeshError> {
+    let allowed = |c: char| c.is_alphanumeric() || "-_.".contains(c);
+    if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(allowed) {
+        return Ok(());
+    }
+    let message = format!("{name:?} is no name for a node; use 1 to {MAX_NAME} letters, digits and the signs - _ .");
+    Err(MeshError::invalid("name", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(byte: u8, name: &str) -> Node {
+        Node { id: NodeId([byte; 32]).to_string(), name: name.to_owned(), ..Node::default() }
+    }
+
+    fn machine() -> MemberMachine {
+        MemberMachine::new(Node { issuer: true, ..node(0, "a") }, Vec::new()).unwrap()
+    }
+
+    fn state(machine: &MemberMachine, name: &str) -> i32 {
+        machine.nodes().iter().find(|node| node.name == name).unwrap().state
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_node() {
+        let mut machine = machine();
+        machine.admit(node(1, "b")).unwrap();
+        let error = machine.admit(node(2, "b")).expect_err("taken");
+        assert!(error.message.contains("another --name"), "{error}");
+        machine.admit(node(1, "b2")).unwrap();
+        assert_eq!(machine.nodes().len(), 2);
+    }
+
+    #[test]
+    fn the_end_of_an_older_life_does_not_take_a_restarted_node_down() {
+        let mut machine = machine();
+        machine.admit(node(1, "b")).unwrap();
+        let mut old = machine.up(node(1, "b")).unwrap();
+        for _ in 0..20 {
+            let new = machine.up(node(1, "b")).unwrap();
+            machine.down(NodeId([1; 32]), old);
+            assert_eq!(state(&machine, "b"), NodeState::Up as i32);
+            old = new;
+        }
+        machine.down(NodeId([1; 32]), old);
+        assert_eq!(state(&machine, "b"), NodeState::Down as i32);
+        assert_eq!(machine.nodes().len(), 2);
+    }
+
+    #[test]
+    fn strangers_are_not_up() {
+        assert!(machine().up(node(7, "x")).is_err());
+    }
+
+    #[test]
+    fn members_known_before_a_restart_are_down_until_they_call() {
+        let machine = MemberMachine::new(node(0, "a"), vec![Node { state: 1, ..node(1, "b") }]).unwrap();
+        assert_eq!(state(&machine, "b"), NodeState::Down as i32);
+        assert!(machine.contains(&NodeId([1; 32])));
+    }
+
+    #[test]
+    fn names_that_would_break_a_stage_list_are_refused() {
+        for name in ["", "a:b", "a,b", "a b", &"x".repeat(65)] {
+            assert!(machine().admit(node(1, name)).is_err(), "{name}");
+        }
+    }
+}
