@@ -16,6 +16,7 @@ use crate::gguf::Gguf;
 
 pub use refusals::refusal_reason;
 pub use table::{SUPPORTED, SupportedArchitecture};
+pub(crate) use traps::UNUSED_GLOBAL;
 
 /// A supported architecture and what follows from one file of it.
 #[derive(Debug, Clone)]

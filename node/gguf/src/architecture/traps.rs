@@ -9,7 +9,7 @@ use crate::value::Value;
 
 /// Global tensors the cutter knows where to put. Any other would have to be in some stage, and the loader refuses a
 /// file with a tensor it does not use.
-const KNOWN_GLOBALS: [&str; 10] = [
+const KNOWN_GLOBALS: [&str; 11] = [
     "token_embd.weight",
     "output_norm.weight",
     "output_norm.bias",
@@ -20,7 +20,12 @@ const KNOWN_GLOBALS: [&str; 10] = [
     "rope_freqs.weight",
     "rope_factors_long.weight",
     "rope_factors_short.weight",
+    UNUSED_GLOBAL,
 ];
+
+/// A classifier head that the loader takes for optional (qwen3.cpp) and generation never reads; models that are
+/// classifiers are refused by `pooling_type`. Stages do without.
+pub(crate) const UNUSED_GLOBAL: &str = "cls.output.weight";
 
 /// Per-layer keys of which these architectures use the first layer's value for all layers (`LLAMA_LOAD_LOCALS`,
 /// `llm_graph_context`), so that a stage with another first layer would use another value.
@@ -38,6 +43,9 @@ const WINDOW_SIZES: [(&str, &str); 3] = [
     ("attention.value_length_swa", "attention.value_length"),
     ("rope.dimension_count_swa", "rope.dimension_count"),
 ];
+
+/// `LLAMA_POOLING_TYPE_UNSPECIFIED` (-1), as `llama_model_save_to_file` writes it.
+const POOLING_UNSPECIFIED: u64 = u32::MAX as u64;
 
 /// What the tensors say about the model.
 pub(super) struct Shape {
@@ -82,7 +90,10 @@ pub(super) fn refuse_file_traps(gguf: &Gguf, layers: u32) -> Result<(), GgufErro
     if gguf.arch_value("attention.causal").and_then(Value::as_bool) == Some(false) {
         return refuse(gguf, "it is an encoder (attention is not causal), it cannot generate");
     }
-    if number("pooling_type").unwrap_or(0) != 0 || gguf.arch_value("classifier.output_labels").is_some() {
+    let labels = gguf.arch_value("classifier.output_labels").and_then(Value::as_array);
+    if !matches!(number("pooling_type"), None | Some(0 | POOLING_UNSPECIFIED))
+        || labels.is_some_and(|labels| !labels.is_empty())
+    {
         return refuse(gguf, EMBEDDING_MODEL);
     }
     if number("nextn_predict_layers").unwrap_or(0) > 0 {
@@ -104,7 +115,7 @@ pub(super) fn refuse_file_traps(gguf: &Gguf, layers: u32) -> Result<(), GgufErro
             "it has rope sections (M-RoPE), which need four positions per row that a stage receives",
         );
     }
-    if number("embedding_length_out").is_some_and(|out| Some(out) != number("embedding_length")) {
+    if number("embedding_length_out").is_some_and(|out| out != 0 && Some(out) != number("embedding_length")) {
         return refuse(gguf, "its output rows have another width than its layers");
     }
     for suffix in FIRST_LAYER_KEYS {

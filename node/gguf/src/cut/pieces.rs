@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, UNUSED_GLOBAL};
 use crate::gguf::Gguf;
 use crate::tensor::TensorInfo;
 use crate::tensor_type::TensorType;
@@ -41,6 +41,7 @@ pub(super) fn pieces(gguf: &Gguf, architecture: &Architecture, range: &Range<u32
             "token_embd.weight" => pieces.push(stub(tensor, architecture, last)),
             "output.weight" if last => pieces.push(copy(tensor, tensor.name.clone(), None)),
             "output.weight" if architecture.output_required() => pieces.push(stub(tensor, architecture, first)),
+            UNUSED_GLOBAL => {}
             // Bias and scales of the output, which the loader takes for optional.
             name if name.starts_with("output.") && !last => {}
             _ => pieces.push(copy(tensor, tensor.name.clone(), None)),

@@ -254,3 +254,19 @@ fn the_built_in_model_is_supported() {
         ("llama", 8, true)
     );
 }
+
+#[test]
+fn keys_that_llama_cpp_saves_with_neutral_values_are_no_traps() {
+    let mut model = Model::new("llama", 4);
+    model.arch("pooling_type", Value::U32(u32::MAX));
+    model.arch(
+        "classifier.output_labels",
+        Value::Array(Array::String(Vec::<&str>::new().into_iter().collect())),
+    );
+    model.arch("rope.dimension_sections", Value::Array(Array::I32(vec![0; 4])));
+    model.arch("nextn_predict_layers", Value::U32(0));
+    model.arch("n_deepstack_layers", Value::U32(0));
+    model.arch("attention.key_length_swa", Value::U32(16));
+    model.arch("attention.causal", Value::Bool(true));
+    model.judge().unwrap();
+}

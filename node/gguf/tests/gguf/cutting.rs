@@ -101,6 +101,21 @@ fn an_output_bias_goes_to_the_last_stage_only() {
 }
 
 #[test]
+fn an_unused_classifier_head_is_left_out() {
+    let dir = tempdir().unwrap();
+    let mut model = Model::new("qwen3", 4).without("rope_freqs.weight");
+    model.tensor("cls.output.weight", &[64, 1], TensorType::F32);
+    let source = model.open(dir.path());
+    for (start, end) in [(0, 2), (2, 4), (0, 4)] {
+        assert!(
+            stage(&source, start, end, dir.path())
+                .tensor("cls.output.weight")
+                .is_none()
+        );
+    }
+}
+
+#[test]
 fn one_stage_over_all_layers_holds_everything() {
     let dir = tempdir().unwrap();
     let source = Model::new("llama", 3).open(dir.path());
