@@ -4,7 +4,6 @@
 //! ARCHITECTURE.md ("how a stage GGUF is made"): blocks renumbered and copied as they are, per-layer metadata sliced,
 //! window patterns written out, stubs where only the loader insists on a tensor, no tokenizer.
 
-mod background;
 mod digester;
 mod metadata;
 mod pieces;
