@@ -21,14 +21,15 @@ impl Access {
     /// the key or the administration token.
     pub(crate) fn user(&self, headers: &HeaderMap) -> Result<(), MeshError> {
         let Some(key) = &self.api_key else { return Ok(()) };
-        let presented = bearer(headers).ok_or_else(|| {
-            refused("no API key was given; send it as `authorization: Bearer KEY`")
-        })?;
+        let presented =
+            bearer(headers).ok_or_else(|| refused("no API key was given; send it as `authorization: Bearer KEY`"))?;
         // Both are compared whatever the first says, so that time does not tell which of them failed.
         if key.matches(presented) | self.admin_token.matches(presented) {
             return Ok(());
         }
-        Err(refused("the API key is wrong; send the node's key as `authorization: Bearer KEY`"))
+        Err(refused(
+            "the API key is wrong; send the node's key as `authorization: Bearer KEY`",
+        ))
     }
 
     /// Administration: always the token.
@@ -39,7 +40,9 @@ impl Access {
         if self.admin_token.matches(presented) {
             return Ok(());
         }
-        Err(refused("the administration token is wrong; use the one in the data directory of this node"))
+        Err(refused(
+            "the administration token is wrong; use the one in the data directory of this node",
+        ))
     }
 }
 
@@ -75,7 +78,16 @@ mod tests {
         for open in ["Bearer key", "bearer  key", "Bearer admin"] {
             assert!(access.user(&headers(open)).is_ok(), "{open}");
         }
-        for closed in ["", "Bearer", "Bearer ", "Bearer    ", "key", "Basic key", "Bearer ke", "Bearer key2"] {
+        for closed in [
+            "",
+            "Bearer",
+            "Bearer ",
+            "Bearer    ",
+            "key",
+            "Basic key",
+            "Bearer ke",
+            "Bearer key2",
+        ] {
             assert!(access.user(&headers(closed)).is_err(), "{closed}");
         }
         assert!(access.user(&HeaderMap::new()).is_err());

@@ -41,10 +41,16 @@ impl Admission {
             return Err(draining());
         }
         let slot = slot.map_err(|_| {
-            let message = format!("{} requests are in flight on this node; try again shortly", self.max_in_flight);
+            let message = format!(
+                "{} requests are in flight on this node; try again shortly",
+                self.max_in_flight
+            );
             MeshError::new(ErrorCode::QueueFull, message)
         })?;
-        Ok(Work { _slot: slot, expired: self.expired.clone() })
+        Ok(Work {
+            _slot: slot,
+            expired: self.expired.clone(),
+        })
     }
 
     /// Refuses new work from now on.
@@ -95,10 +101,7 @@ impl Work {
     }
 
     /// Runs a step of the request, ended by the drain deadline.
-    pub(crate) async fn run<T, E: From<MeshError>>(
-        &self,
-        step: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
+    pub(crate) async fn run<T, E: From<MeshError>>(&self, step: impl Future<Output = Result<T, E>>) -> Result<T, E> {
         tokio::select! {
             biased;
             () = self.expired() => Err(draining().into()),
@@ -109,5 +112,8 @@ impl Work {
 
 /// The node is stopping.
 pub(crate) fn draining() -> MeshError {
-    MeshError::new(ErrorCode::Draining, "this node is stopping; send the request to another node, or try again later")
+    MeshError::new(
+        ErrorCode::Draining,
+        "this node is stopping; send the request to another node, or try again later",
+    )
 }

@@ -29,7 +29,10 @@ pub(crate) fn find_model(inference: &dyn Inference, name: &str) -> Result<Served
         return Ok(models.swap_remove(found));
     }
     models.sort_by(|a, b| a.name.cmp(&b.name));
-    let served = models.iter().filter(|model| model.ready).map(|model| format!("`{}`", model.name));
+    let served = models
+        .iter()
+        .filter(|model| model.ready)
+        .map(|model| format!("`{}`", model.name));
     let served = served.collect::<Vec<_>>().join(", ");
     let advice = if served.is_empty() {
         "nothing is served now; start a model with `mesh serve`".to_owned()
@@ -37,7 +40,10 @@ pub(crate) fn find_model(inference: &dyn Inference, name: &str) -> Result<Served
         format!("use one that is served: {served}")
     };
     let name = shorten(name, ECHOED_NAME);
-    let error = MeshError::new(ErrorCode::ModelNotFound, format!("the model `{name}` does not exist; {advice}"));
+    let error = MeshError::new(
+        ErrorCode::ModelNotFound,
+        format!("the model `{name}` does not exist; {advice}"),
+    );
     Err(error.with_param("model"))
 }
 

@@ -88,7 +88,11 @@ impl<'de> Deserialize<'de> for Shape {
                 let mut elements = Vec::new();
                 while let Some(element) = seq.next_element::<Shape>()? {
                     if elements.len() < KEPT_ELEMENTS {
-                        elements.push(if let Shape::Text(text) = element { text } else { String::new() });
+                        elements.push(if let Shape::Text(text) = element {
+                            text
+                        } else {
+                            String::new()
+                        });
                     }
                 }
                 Ok(Shape::Array(elements))
@@ -156,6 +160,6 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Bounded<T,
                 }
             }
         }
-        deserializer.deserialize_seq(Seq(PhantomData)).map(Self)
+        deserializer.deserialize_seq(Seq::<T, MAX>(PhantomData)).map(Self)
     }
 }

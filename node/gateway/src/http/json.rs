@@ -20,8 +20,12 @@ const MAX_MESSAGE: usize = 300;
 ///
 /// `invalid_request` with the place (byte, or line and column) and, once it is JSON, the field.
 pub(super) fn decode<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, MeshError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| malformed(format!("the body is not UTF-8 at byte {}; send JSON in UTF-8", error.valid_up_to())))?;
+    let text = std::str::from_utf8(body).map_err(|error| {
+        malformed(format!(
+            "the body is not UTF-8 at byte {}; send JSON in UTF-8",
+            error.valid_up_to()
+        ))
+    })?;
     check_depth(text)?;
 
     let mut track = Track::new();
@@ -31,7 +35,8 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Mes
     let tracked = serde_path_to_error::Deserializer::new(&mut json, &mut track);
     let decoded = Object::<T>::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));
     let Object(decoded) = decoded.map_err(|error| explain(&error, &track.path()))?;
-    json.end().map_err(|error| malformed(format!("the body is not valid JSON: {error}")))?;
+    json.end()
+        .map_err(|error| malformed(format!("the body is not valid JSON: {error}")))?;
     match unknown {
         None => Ok(decoded),
         Some(field) => {
@@ -87,7 +92,11 @@ fn blame(field: String) -> String {
     if field.starts_with("messages[") {
         return field;
     }
-    let end = if field.starts_with("logit_bias") { field.find(['[', '.']) } else { field.find('[') };
+    let end = if field.starts_with("logit_bias") {
+        field.find(['[', '.'])
+    } else {
+        field.find('[')
+    };
     end.map_or_else(|| field.clone(), |end| field[..end].to_owned())
 }
 
@@ -105,7 +114,11 @@ fn field_name(path: &serde_ignored::Path<'_>) -> String {
 }
 
 fn join(parent: String, key: &str) -> String {
-    if parent.is_empty() { key.to_owned() } else { format!("{parent}.{key}") }
+    if parent.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{parent}.{key}")
+    }
 }
 
 #[cfg(test)]
@@ -149,7 +162,10 @@ mod tests {
             (r#"{"messages":[["user","hi"]]}"#, "messages[0]"),
             (r#"{"messages":[{"content":7}]}"#, "messages[0].content"),
             (r#"{"prompt":[1,-1]}"#, "prompt"),
-            (r#"{"stream_options":{"include_usage":1}}"#, "stream_options.include_usage"),
+            (
+                r#"{"stream_options":{"include_usage":1}}"#,
+                "stream_options.include_usage",
+            ),
             (r#"{"max_token":5}"#, "max_token"),
             (r#"{"messages":[{"role":"user","cotnent":"x"}]}"#, "messages[0].cotnent"),
         ];

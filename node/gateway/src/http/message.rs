@@ -68,7 +68,10 @@ impl Message {
     pub(super) fn into_chat(self, index: usize) -> Result<ChatMessage, MeshError> {
         let field = |name: &str| format!("messages[{index}].{name}");
         let role = self.role.ok_or_else(|| {
-            MeshError::invalid(field("role"), format!("message {index} has no role; use system, developer, user or assistant"))
+            MeshError::invalid(
+                field("role"),
+                format!("message {index} has no role; use system, developer, user or assistant"),
+            )
         })?;
         if matches!(role.as_str(), "tool" | "function") {
             return Err(unsupported(field("role"), "tool messages are"));
@@ -93,7 +96,11 @@ impl Message {
                 return Err(MeshError::invalid(field("content"), message));
             }
         };
-        Ok(ChatMessage { role, content, name: self.name })
+        Ok(ChatMessage {
+            role,
+            content,
+            name: self.name,
+        })
     }
 }
 
@@ -105,7 +112,10 @@ fn join(parts: Vec<Object<Part>>, field: &str) -> Result<String, MeshError> {
         match (part.r#type.as_deref(), part.text) {
             (Some("text"), Some(text)) => texts.push(text),
             (Some("text"), None) => {
-                return Err(MeshError::invalid(format!("{place}.text"), "a text part has no text; send one"));
+                return Err(MeshError::invalid(
+                    format!("{place}.text"),
+                    "a text part has no text; send one",
+                ));
             }
             (Some("image_url" | "input_audio" | "file" | "video_url" | "refusal"), _) => {
                 return Err(unsupported(place, "parts other than text are"));
@@ -120,7 +130,11 @@ fn join(parts: Vec<Object<Part>>, field: &str) -> Result<String, MeshError> {
 }
 
 fn unsupported(param: String, what: &str) -> MeshError {
-    MeshError::new(ErrorCode::Unsupported, format!("{what} not supported yet; send text only")).with_param(param)
+    MeshError::new(
+        ErrorCode::Unsupported,
+        format!("{what} not supported yet; send text only"),
+    )
+    .with_param(param)
 }
 
 impl<'de> Deserialize<'de> for Content {

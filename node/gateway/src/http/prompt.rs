@@ -96,7 +96,8 @@ impl<'de> Deserialize<'de> for Element {
                 Err(E::invalid_value(de::Unexpected::Signed(id), &"a token id"))
             }
             fn visit_u64<E: de::Error>(self, id: u64) -> Result<Element, E> {
-                let id = u32::try_from(id).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(id), &"a token id"))?;
+                let id =
+                    u32::try_from(id).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(id), &"a token id"))?;
                 Ok(Element::Token(id))
             }
             fn visit_str<E>(self, text: &str) -> Result<Element, E> {

@@ -83,10 +83,17 @@ impl<'de> Deserialize<'de> for Bias {
                 let mut biases = Vec::new();
                 while let Some(key) = map.next_key::<String>()? {
                     if biases.len() == MAX_LOGIT_BIAS {
-                        return Err(A::Error::custom(format_args!("more than {MAX_LOGIT_BIAS} entries; use fewer")));
+                        return Err(A::Error::custom(format_args!(
+                            "more than {MAX_LOGIT_BIAS} entries; use fewer"
+                        )));
                     }
-                    let token = key.parse().map_err(|_| A::Error::custom("a key is not a token id; use decimal token ids"))?;
-                    biases.push(LogitBias { token, bias: map.next_value::<f64>()? as f32 });
+                    let token = key
+                        .parse()
+                        .map_err(|_| A::Error::custom("a key is not a token id; use decimal token ids"))?;
+                    biases.push(LogitBias {
+                        token,
+                        bias: map.next_value::<f64>()? as f32,
+                    });
                 }
                 Ok(Bias(biases))
             }

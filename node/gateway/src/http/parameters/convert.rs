@@ -57,8 +57,12 @@ impl Parameters {
 
     fn sampling(&self) -> Result<Sampling, MeshError> {
         let default = default_sampling();
-        let repeat =
-            agree("repeat_penalty", self.repeat_penalty, "repetition_penalty", self.repetition_penalty)?;
+        let repeat = agree(
+            "repeat_penalty",
+            self.repeat_penalty,
+            "repetition_penalty",
+            self.repetition_penalty,
+        )?;
         let or = |value: Option<f64>, default: f32| value.map_or(default, |value| value as f32);
         Ok(Sampling {
             temperature: or(self.temperature, default.temperature),
@@ -80,7 +84,10 @@ impl Parameters {
 fn at_least_one(name: &str, value: Option<i64>) -> Result<Option<u32>, MeshError> {
     match value {
         Some(..=0) => {
-            let message = format!("{name} is {}; use at least 1, or leave it out", value.unwrap_or_default());
+            let message = format!(
+                "{name} is {}; use at least 1, or leave it out",
+                value.unwrap_or_default()
+            );
             Err(MeshError::invalid(name, message))
         }
         value => Ok(value.map(|value| u32::try_from(value).unwrap_or(u32::MAX))),
@@ -92,15 +99,17 @@ fn top_k(value: i64) -> Result<u32, MeshError> {
     if value == -1 {
         return Ok(0);
     }
-    u32::try_from(value).map_err(|_| MeshError::invalid("top_k", format!("top_k is {value}; use 0 (off) to {}", u32::MAX)))
+    u32::try_from(value)
+        .map_err(|_| MeshError::invalid("top_k", format!("top_k is {value}; use 0 (off) to {}", u32::MAX)))
 }
 
 /// Two names of one parameter.
 fn agree<T: PartialEq>(name: &str, value: Option<T>, other: &str, synonym: Option<T>) -> Result<Option<T>, MeshError> {
     match (value, synonym) {
-        (Some(value), Some(synonym)) if value != synonym => {
-            Err(MeshError::invalid(name, format!("{name} and {other} differ; send one of them")))
-        }
+        (Some(value), Some(synonym)) if value != synonym => Err(MeshError::invalid(
+            name,
+            format!("{name} and {other} differ; send one of them"),
+        )),
         (value, synonym) => Ok(value.or(synonym)),
     }
 }

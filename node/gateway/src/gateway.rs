@@ -1,0 +1,95 @@
+//! The gateway of one node: what HTTP and gRPC share, and the two servers.
+
+use std::{io, sync::Arc};
+
+use axum::Router;
+use mesh_actors::ports::inference::{Administration, SharedInference};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{access::Access, admission::Admission, grpc, http, options::GatewayOptions, serve};
+
+/// What every handler sees.
+pub(crate) struct Shared {
+    pub(crate) options: GatewayOptions,
+    pub(crate) access: Access,
+    pub(crate) admission: Admission,
+    pub(crate) inference: SharedInference,
+    pub(crate) administration: Arc<dyn Administration>,
+}
+
+/// HTTP and gRPC front of one node. Clones share everything: one limit of requests in flight, one drain.
+#[derive(Clone)]
+pub struct Gateway {
+    shared: Arc<Shared>,
+}
+
+impl Gateway {
+    /// A gateway in front of these ports.
+    pub fn new(options: GatewayOptions, inference: SharedInference, administration: Arc<dyn Administration>) -> Self {
+        let access = Access::new(options.api_key.clone(), options.admin_token.clone());
+        let admission = Admission::new(options.max_in_flight);
+        Self {
+            shared: Arc::new(Shared {
+                options,
+                access,
+                admission,
+                inference,
+                administration,
+            }),
+        }
+    }
+
+    /// The routes of the OpenAI API, `/healthz` and `/readyz`, to be served or merged with others.
+    pub fn http(&self) -> Router {
+        http::router(self.shared.clone())
+    }
+
+    /// Serves HTTP/1 until `shutdown`, then drains: new work is refused with 503 `draining`; running requests finish,
+    /// or end with one error event at the deadline of the options. Dropping the future ends everything at once.
+    ///
+    /// # Errors
+    ///
+    /// The listener's, if it has no address.
+    pub async fn serve_http(&self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+        self.serve_http_routes(listener, self.http(), shutdown).await
+    }
+
+    /// As [`Gateway::serve_http`], with other routes, such as [`Gateway::http`] merged with metrics.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::serve_http`].
+    pub async fn serve_http_routes(
+        &self,
+        listener: TcpListener,
+        routes: Router,
+        shutdown: CancellationToken,
+    ) -> io::Result<()> {
+        let ended = self.drain_after(shutdown);
+        serve::serve(listener, routes, serve::Wire::Http1, ended).await
+    }
+
+    /// Serves gRPC (HTTP/2 without TLS) until `shutdown`, then drains as [`Gateway::serve_http`] does; health says
+    /// `NOT_SERVING` from then on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Gateway::serve_http`]; reflection data that does not decode.
+    pub async fn serve_grpc(&self, listener: TcpListener, shutdown: CancellationToken) -> io::Result<()> {
+        let health = grpc::Health::serving().await;
+        let routes = grpc::routes(self.shared.clone(), &health).map_err(io::Error::other)?;
+        let ended = async {
+            shutdown.cancelled().await;
+            health.stopping().await;
+            self.drain_after(shutdown).await;
+        };
+        serve::serve(listener, routes, serve::Wire::Http2, ended).await
+    }
+
+    async fn drain_after(&self, shutdown: CancellationToken) {
+        shutdown.cancelled().await;
+        self.shared.admission.drain();
+        self.shared.admission.drained(self.shared.options.drain_deadline).await;
+    }
+}

@@ -1,0 +1,128 @@
+//! The `mesh.v1` services, health and reflection.
+
+use std::sync::Arc;
+
+use axum::Router;
+use mesh_proto::{
+    DESCRIPTORS, MeshError, RequestId,
+    v1::{
+        deployment_service_server::DeploymentServiceServer, inference_service_server::InferenceServiceServer,
+        node_service_server::NodeServiceServer,
+    },
+};
+use tonic::{Request, Response, Status, metadata::MetadataMap, service::Routes};
+use tonic_health::{
+    ServingStatus,
+    pb::health_server::HealthServer,
+    server::{HealthReporter, HealthService},
+};
+use tonic_reflection::server::{Builder, Error as ReflectionError};
+
+use crate::{gateway::Shared, request_id};
+
+mod deployment;
+mod inference;
+mod node;
+
+/// Largest message of the administration services, both ways: a thousand nodes are some 300 KiB.
+const ADMINISTRATION_MESSAGE: usize = 4 << 20;
+
+/// Everything that is served on the gRPC port.
+pub(crate) fn routes(shared: Arc<Shared>, health: &Health) -> Result<Router, ReflectionError> {
+    let body_limit = shared.options.body_limit;
+    let node = NodeServiceServer::new(node::Node(shared.clone()));
+    let deployment = DeploymentServiceServer::new(deployment::Deployments(shared.clone()));
+    let inference = InferenceServiceServer::new(inference::Inference(shared));
+    let routes = Routes::new(node.max_decoding_message_size(ADMINISTRATION_MESSAGE))
+        .add_service(deployment.max_decoding_message_size(ADMINISTRATION_MESSAGE))
+        .add_service(inference.max_decoding_message_size(body_limit))
+        .add_service(HealthServer::new(HealthService::from_health_reporter(health.0.clone())))
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok(routes.prepare().into_axum_router())
+}
+
+fn reflection() -> Builder<'static> {
+    Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+}
+
+/// What `grpc.health.v1` answers: the whole server, and each service by name.
+pub(crate) struct Health(HealthReporter);
+
+const SERVICES: [&str; 4] = [
+    "",
+    "mesh.v1.NodeService",
+    "mesh.v1.DeploymentService",
+    "mesh.v1.InferenceService",
+];
+
+impl Health {
+    /// Everything is served.
+    pub(crate) async fn serving() -> Self {
+        let health = Self(HealthReporter::new());
+        health.set(ServingStatus::Serving).await;
+        health
+    }
+
+    /// Load balancers should look elsewhere.
+    pub(crate) async fn stopping(&self) {
+        self.set(ServingStatus::NotServing).await;
+    }
+
+    async fn set(&self, status: ServingStatus) {
+        for service in SERVICES {
+            self.0.set_service_status(service, status).await;
+        }
+    }
+}
+
+/// The headers of a call, for [`crate::access`], and its id.
+struct Call {
+    id: RequestId,
+}
+
+impl Call {
+    /// Of any caller who may use inference.
+    fn of_user<T>(shared: &Shared, request: &Request<T>) -> Result<Self, Status> {
+        let headers = request.metadata().as_ref();
+        let call = Self::new(request.metadata());
+        shared.access.user(headers).map_err(|error| call.refuse(error))?;
+        Ok(call)
+    }
+
+    /// Of a caller with the administration token.
+    fn of_admin<T>(shared: &Shared, request: &Request<T>) -> Result<Self, Status> {
+        let headers = request.metadata().as_ref();
+        let call = Self::new(request.metadata());
+        shared.access.admin(headers).map_err(|error| call.refuse(error))?;
+        Ok(call)
+    }
+
+    fn new(metadata: &MetadataMap) -> Self {
+        Self {
+            id: request_id::keep_or_make(metadata.get(request_id::HEADER).map(|id| id.as_bytes())),
+        }
+    }
+
+    /// The answer, with the id.
+    fn answer<T>(&self, message: T) -> Response<T> {
+        let mut response = Response::new(message);
+        self.mark(response.metadata_mut());
+        response
+    }
+
+    /// The error as a status, with the id.
+    fn refuse(&self, error: MeshError) -> Status {
+        let mut status = Status::from(error);
+        self.mark(status.metadata_mut());
+        status
+    }
+
+    fn mark(&self, metadata: &mut MetadataMap) {
+        if let Ok(id) = self.id.to_string().parse() {
+            metadata.insert(request_id::HEADER, id);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! One connection, on hyper.
+
+use std::{future::Future, time::Duration};
+
+use axum::Router;
+use hyper::{
+    rt::Executor,
+    server::conn::{http1, http2},
+};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+/// Which protocol a listener speaks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Wire {
+    /// HTTP/1.1, for the OpenAI API.
+    Http1,
+    /// HTTP/2 with prior knowledge, for gRPC.
+    Http2,
+}
+
+/// Time for a request's head to arrive, and for an idle connection to be used again.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest request head, and what is buffered of a body or an answer at once.
+const HTTP1_BUFFER: usize = 64 << 10;
+
+/// A client that vanished without a word is found after this and [`PING_TIMEOUT`].
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// Time for the answer to an HTTP/2 ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Calls at once on one connection; `admission` bounds generations over all of them.
+const MAX_STREAMS: u32 = 256;
+
+/// Metadata of one call; gRPC clients refuse more than 8 KiB themselves.
+const MAX_HEADER_LIST: u32 = 16 << 10;
+
+/// Answers waiting in one stream for a client that reads slowly. The journal keeps the rest, once.
+const MAX_SEND_BUFFER: usize = 64 << 10;
+
+/// Serves one connection to its end; from `closing` on it only finishes what it is at.
+pub(super) async fn serve(stream: TcpStream, routes: Router, wire: Wire, closing: CancellationToken) {
+    // Tokens are small writes that must not wait for the next one.
+    _ = stream.set_nodelay(true);
+    let io = TokioIo::new(stream);
+    let service = TowerToHyperService::new(routes);
+    let result = match wire {
+        Wire::Http1 => {
+            let mut builder = http1::Builder::new();
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .max_buf_size(HTTP1_BUFFER);
+            let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+            tokio::select! {
+                result = connection.as_mut() => result,
+                () = closing.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }
+        Wire::Http2 => {
+            let calls = Calls(CancellationToken::new());
+            let _end_calls = calls.0.clone().drop_guard();
+            let mut connection = std::pin::pin!(http2_builder(calls).serve_connection(io, service));
+            tokio::select! {
+                result = connection.as_mut() => result,
+                () = closing.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            }
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended early");
+    }
+}
+
+fn http2_builder(calls: Calls) -> http2::Builder<Calls> {
+    let mut builder = http2::Builder::new(calls);
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST)
+        .max_send_buf_size(MAX_SEND_BUFFER);
+    builder
+}
+
+/// Runs the calls of one HTTP/2 connection, which end with it.
+#[derive(Debug, Clone)]
+struct Calls(CancellationToken);
+
+impl<F> Executor<F> for Calls
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, call: F) {
+        let ended = self.0.clone();
+        tokio::spawn(async move {
+            _ = ended.run_until_cancelled(call).await;
+        });
+    }
+}
