@@ -58,7 +58,8 @@ impl LlamaLoader {
         }
         let mut stage = LlamaStage::new(context, load, limits);
         if load.exact {
-            stage.set_exact(backend::is_process_exact() && self_check::agrees(&mut stage));
+            let exact = backend::is_process_exact() && self_check::agrees(&mut stage);
+            stage.set_exact(exact);
             if !stage.is_exact() {
                 tracing::warn!(path = %shown, prepared = backend::is_process_exact(), "stage is not exact");
             }

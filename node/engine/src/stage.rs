@@ -132,10 +132,6 @@ impl LlamaStage {
         self.first
     }
 
-    pub(crate) fn is_last(&self) -> bool {
-        self.last
-    }
-
     pub(crate) fn n_embd(&self) -> usize {
         self.n_embd
     }

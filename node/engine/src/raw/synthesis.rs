@@ -22,7 +22,6 @@ pub(crate) struct Metadata {
 pub(crate) enum Entry {
     U32(u32),
     F32(f32),
-    Bool(bool),
     Text(String),
 }
 
@@ -48,8 +47,6 @@ impl Metadata {
             Entry::U32(value) => unsafe { sys::gguf_set_val_u32(context, key, *value) },
             // SAFETY: as above.
             Entry::F32(value) => unsafe { sys::gguf_set_val_f32(context, key, *value) },
-            // SAFETY: as above.
-            Entry::Bool(value) => unsafe { sys::gguf_set_val_bool(context, key, *value) },
             Entry::Text(value) => {
                 let value = c_string(value)?;
                 // SAFETY: as above.

@@ -20,7 +20,7 @@ fn template(source: &str) -> ChatTemplate {
 fn render(source: &str, messages: &[ChatMessage]) -> String {
     let template = template(source);
     assert_eq!(template.name(), "model");
-    template.render(messages).unwrap()
+    template.render(messages).expect("the template renders")
 }
 
 const LLAMA_3_STYLE: &str = r#"{{- bos_token }}

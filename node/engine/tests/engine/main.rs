@@ -1,0 +1,12 @@
+//! The engine against plain llama.cpp, in company, at its limits, and with bad input.
+
+mod answers;
+mod chain;
+mod chat_templates;
+mod company;
+mod failures;
+mod limits;
+mod models;
+mod reference;
+mod split_equals_whole;
+mod vocabulary;
