@@ -72,19 +72,23 @@ fn check_depth(text: &str) -> Result<(), MeshError> {
 
 fn explain(error: &serde_json::Error, path: &serde_path_to_error::Path) -> MeshError {
     let text = shorten(&error.to_string(), MAX_MESSAGE);
-    if error.classify() != Category::Data {
-        return malformed(format!("the body is not valid JSON: {text}"));
-    }
     let field = path.iter().fold(String::new(), |name, segment| match segment {
         Segment::Seq { index } => format!("{name}[{index}]"),
         Segment::Map { key } => join(name, &shorten(key, MAX_FIELD)),
         Segment::Enum { .. } | Segment::Unknown => name,
     });
+    let message = match (error.classify(), field.as_str()) {
+        (Category::Data, "") => text,
+        (Category::Data, field) => format!("{field}: {text}"),
+        (Category::Eof, _) => return malformed(format!("the body is not valid JSON: {text}")),
+        // Also a number that no type can hold, such as 1e400.
+        (Category::Syntax | Category::Io, _) => format!("the body is not valid JSON: {text}"),
+    };
     if field.is_empty() {
-        return malformed(text);
+        malformed(message)
+    } else {
+        MeshError::invalid(blame(field), message)
     }
-    let message = format!("{field}: {text}");
-    MeshError::invalid(blame(field), message)
 }
 
 /// Elements of `stop`, `prompt` and `logit_bias` have no name that a client would know; fields of messages do.
@@ -127,7 +131,7 @@ mod tests {
     use crate::http::parameters::Parameters;
 
     fn refusal(body: impl AsRef<[u8]>) -> MeshError {
-        decode::<Parameters>(body.as_ref()).err().expect("refused")
+        decode::<Parameters>(body.as_ref()).expect_err("refused")
     }
 
     #[test]
