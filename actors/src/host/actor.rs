@@ -79,6 +79,11 @@ impl HostHandle {
         let _ = self.actor.cast(HostMessage::Command(command));
     }
 
+    /// Takes the stage down without waiting for it.
+    pub fn stop_soon(&self) {
+        self.actor.stop(None);
+    }
+
     /// Takes the stage down; resolves when its memory is free, or after a limit.
     pub async fn stop(&self) {
         let _ = self.actor.stop_and_wait(None, Some(UNLOAD_LIMIT)).await;

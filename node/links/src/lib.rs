@@ -1,1 +1,34 @@
-//! iroh: endpoint, tickets, and the stage, control and artifact protocols.
+//! iroh: the QUIC endpoint of a node, tickets, and the control and stage protocols.
+//!
+//! ```text
+//! Endpoint ── accept ──▶ server ──▶ control streams (join, watch, host, generate, fetch, …) ──▶ actors
+//!    │                     └──────▶ stage links in  ──▶ StageRegistry
+//!    └── connect ──▶ Peers ──▶ control calls to other nodes
+//!            └────▶ stage links out ◀── hosts
+//! ```
+//!
+//! The one door to iroh: no type of it appears in the interface.
+
+mod admission;
+mod client;
+mod control;
+mod convert;
+mod endpoint;
+mod error;
+mod follow;
+mod message;
+mod peers;
+pub mod protocol;
+mod server;
+mod stage_in;
+mod stage_io;
+mod stage_out;
+mod ticket;
+
+pub use client::{MeshHosts, copy_to_file, join};
+pub use control::{ControlServices, FileSource};
+pub use endpoint::{LinkOptions, NodeEndpoint};
+pub use follow::Followers;
+pub use peers::Peers;
+pub use server::Server;
+pub use ticket::{Ticket, TicketError, TicketIssuer};

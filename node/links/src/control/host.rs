@@ -1,0 +1,78 @@
+//! Holding a stage for an owner, for as long as its stream lives.
+
+use iroh::endpoint::{RecvStream, SendStream};
+use mesh_actors::{host::spawn_host, ports::deployment::HOST_EVENTS};
+use mesh_proto::{
+    MeshError, NodeId,
+    wire::{HostCommand, HostStage},
+};
+use tokio::sync::mpsc;
+
+use super::ControlServices;
+use crate::{error::protocol, message};
+
+/// Largest command of an owner.
+const COMMAND_MESSAGE: usize = 1024;
+
+pub async fn host_stage(
+    peer: NodeId,
+    mut send: SendStream,
+    mut recv: RecvStream,
+    request: HostStage,
+    services: &ControlServices,
+) -> Result<(), MeshError> {
+    let spec = request.spec.ok_or_else(|| protocol("a host request names no stage"))?;
+    tracing::info!(
+        owner = %peer, deployment = %spec.deployment, epoch = spec.epoch, stage = spec.stage,
+        layers = %format!("{}-{}", spec.layer_start, spec.layer_end), "hosting a stage"
+    );
+    let (sender, mut events) = mpsc::channel(HOST_EVENTS);
+    let host = spawn_host(spec, services.hosts.clone(), sender).await?;
+    // The host outlives this task when the connection's end drops it in the middle: a guard takes it down then.
+    let guard = HostGuard::new(host.clone());
+    let tell = async {
+        while let Some(event) = events.recv().await {
+            message::write(&mut send, &event).await?;
+        }
+        Ok(())
+    };
+    let hear = async {
+        while let Some(command) = message::read::<HostCommand>(&mut recv, COMMAND_MESSAGE).await? {
+            host.command(command);
+        }
+        Ok(())
+    };
+    let ended: Result<(), MeshError> = tokio::select! {
+        ended = tell => ended,
+        ended = hear => ended,
+    };
+    drop(events);
+    guard.stop().await;
+    let _ = send.finish();
+    ended
+}
+
+/// Takes a host down even when the task that held it is dropped.
+struct HostGuard {
+    host: Option<mesh_actors::host::HostHandle>,
+}
+
+impl HostGuard {
+    fn new(host: mesh_actors::host::HostHandle) -> Self {
+        Self { host: Some(host) }
+    }
+
+    async fn stop(mut self) {
+        if let Some(host) = self.host.take() {
+            host.stop().await;
+        }
+    }
+}
+
+impl Drop for HostGuard {
+    fn drop(&mut self) {
+        if let Some(host) = self.host.take() {
+            host.stop_soon();
+        }
+    }
+}

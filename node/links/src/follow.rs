@@ -1,0 +1,185 @@
+//! Watch streams to others: the issuer's member list, and the deployments of every member that is up.
+//!
+//! ```text
+//! Followers ── one task for the issuer (on a member) ──▶ MembershipActor
+//!           └─ one task for each member that is up ────▶ Directory
+//! ```
+//!
+//! A stream that ends is opened again after a pause that doubles, with jitter; the tasks end with the node.
+
+use std::{collections::HashMap, time::Duration};
+
+use mesh_actors::{directory::Directory, membership::MembershipHandle};
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    v1::{Node, NodeState},
+    wire::{
+        DeploymentList, DeploymentListSeen, JoinResponse, MemberList, WatchDeployments, WatchRequest,
+        control_request::Request,
+    },
+};
+use tokio::{
+    sync::watch,
+    task::{AbortHandle, JoinSet},
+    time::timeout,
+};
+
+use crate::{
+    client::admitted,
+    error::too_late,
+    message,
+    peers::Peers,
+    protocol::{ANSWER_LIMIT, MAX_MESSAGE},
+};
+
+/// First and longest pause before a stream is opened again.
+const PAUSE_FIRST: Duration = Duration::from_millis(200);
+const PAUSE_LONGEST: Duration = Duration::from_secs(10);
+
+/// All following tasks of a node; dropping it ends them.
+#[derive(Debug)]
+pub struct Followers {
+    _tasks: JoinSet<()>,
+}
+
+impl Followers {
+    /// Starts to follow. `issuer` is `None` on the issuer itself. `own` is what this node says of itself. `expelled`
+    /// hears when the issuer no longer knows this node.
+    pub fn start(
+        peers: Peers,
+        membership: MembershipHandle,
+        directory: Directory,
+        own: Node,
+        issuer: Option<NodeId>,
+    ) -> (Self, watch::Receiver<Option<MeshError>>) {
+        let (expelled, on_expelled) = watch::channel(None);
+        let mut tasks = JoinSet::new();
+        if let Some(issuer) = issuer {
+            tasks.spawn(follow_issuer(peers.clone(), membership.clone(), own.clone(), issuer, expelled));
+        }
+        tasks.spawn(follow_owners(peers, membership.nodes(), directory, own.id));
+        (Self { _tasks: tasks }, on_expelled)
+    }
+}
+
+/// A pause that doubles up to a limit. The jitter keeps nodes that lost the same peer apart.
+struct Pause(Duration);
+
+impl Pause {
+    fn new() -> Self {
+        Self(PAUSE_FIRST)
+    }
+
+    async fn wait(&mut self) {
+        let mut byte = [0];
+        let _ = getrandom::fill(&mut byte);
+        tokio::time::sleep(self.0.mul_f64(0.75 + f64::from(byte[0]) / 512.0)).await;
+        self.0 = (self.0 * 2).min(PAUSE_LONGEST);
+    }
+
+    fn reset(&mut self) {
+        self.0 = PAUSE_FIRST;
+    }
+}
+
+async fn follow_issuer(
+    peers: Peers,
+    membership: MembershipHandle,
+    own: Node,
+    issuer: NodeId,
+    expelled: watch::Sender<Option<MeshError>>,
+) {
+    let mut pause = Pause::new();
+    loop {
+        match watch_members(&peers, &membership, &own, issuer, &mut pause).await {
+            Err(error) if error.code == ErrorCode::PermissionDenied => {
+                tracing::error!(%error, "the mesh no longer knows this node");
+                expelled.send_replace(Some(error));
+                return;
+            }
+            Err(error) => tracing::warn!(%error, "the issuer cannot be reached"),
+            Ok(()) => tracing::warn!("the issuer ended the member list"),
+        }
+        membership.issuer_lost();
+        pause.wait().await;
+    }
+}
+
+async fn watch_members(
+    peers: &Peers,
+    membership: &MembershipHandle,
+    own: &Node,
+    issuer: NodeId,
+    pause: &mut Pause,
+) -> Result<(), MeshError> {
+    let (_send, mut recv) = peers.request(issuer, Request::Watch(WatchRequest { node: Some(own.clone()) })).await?;
+    let first = timeout(ANSWER_LIMIT, message::expect::<JoinResponse>(&mut recv, MAX_MESSAGE))
+        .await
+        .map_err(|_| too_late("the issuer", ANSWER_LIMIT.as_secs()))??;
+    membership.replace(admitted(first)?.nodes).await?;
+    pause.reset();
+    while let Some(list) = message::read::<MemberList>(&mut recv, MAX_MESSAGE).await? {
+        membership.replace(list.nodes).await?;
+    }
+    Ok(())
+}
+
+/// Keeps one watch for each member that is up.
+async fn follow_owners(peers: Peers, mut members: watch::Receiver<Vec<Node>>, directory: Directory, own: String) {
+    let mut tasks = JoinSet::new();
+    let mut watched: HashMap<NodeId, AbortHandle> = HashMap::new();
+    loop {
+        let list = members.borrow_and_update().clone();
+        let ids = |wanted: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
+            list.iter().filter(|node| node.id != own && wanted(node)).filter_map(|node| node.id.parse().ok()).collect()
+        };
+        let (known, up) = (ids(&|_| true), ids(&|node| node.state == NodeState::Up as i32));
+        watched.retain(|node, task| {
+            let keep = up.contains(node) && !task.is_finished();
+            if !keep {
+                task.abort();
+                directory.peer_lost(*node);
+            }
+            if !known.contains(node) {
+                directory.peer_removed(*node);
+            }
+            keep
+        });
+        for node in up {
+            watched
+                .entry(node)
+                .or_insert_with(|| tasks.spawn(follow_owner(peers.clone(), directory.clone(), node)));
+        }
+        tokio::select! {
+            changed = members.changed() => if changed.is_err() { return },
+            Some(_) = tasks.join_next() => {}
+        }
+    }
+}
+
+async fn follow_owner(peers: Peers, directory: Directory, owner: NodeId) {
+    let mut pause = Pause::new();
+    loop {
+        if let Err(error) = watch_deployments(&peers, &directory, owner, &mut pause).await {
+            tracing::debug!(%owner, %error, "deployments of a node cannot be watched");
+        }
+        directory.peer_lost(owner);
+        pause.wait().await;
+    }
+}
+
+async fn watch_deployments(
+    peers: &Peers,
+    directory: &Directory,
+    owner: NodeId,
+    pause: &mut Pause,
+) -> Result<(), MeshError> {
+    let (mut send, mut recv) = peers.request(owner, Request::WatchDeployments(WatchDeployments {})).await?;
+    while let Some(list) = message::read::<DeploymentList>(&mut recv, MAX_MESSAGE).await? {
+        pause.reset();
+        let version = list.version;
+        directory.peer_list(owner, list);
+        message::write(&mut send, &DeploymentListSeen { version }).await?;
+    }
+    Ok(())
+}

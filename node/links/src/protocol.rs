@@ -1,0 +1,49 @@
+//! Names and bounds of the two protocols.
+
+use std::time::Duration;
+
+/// Control streams: one request each.
+pub const CONTROL_ALPN: &[u8] = b"mesh/control/1";
+
+/// Stage links: one connection and one stream each.
+pub const STAGE_ALPN: &[u8] = b"mesh/stage/1";
+
+/// How long a peer may take to prove that it belongs here, and how long this node waits for a member list to name it.
+pub const ADMISSION_LIMIT: Duration = Duration::from_secs(3);
+
+/// How long a connection may take to open.
+pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long a peer may take to answer a control request that needs no work.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+
+/// A connection without any packet for this long is lost. Well under the ten seconds within which the loss of a stage
+/// must show, and five missed keep-alives.
+pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Keep-alive of connections.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
+
+/// Connections that may be in their handshake or unproven at once; more are refused.
+pub const MAX_UNPROVEN: usize = 64;
+
+/// Streams of an unproven peer.
+pub const UNPROVEN_STREAMS: u32 = 1;
+
+/// Bytes that an unproven peer may have under way on a connection.
+pub const UNPROVEN_WINDOW: u32 = 64 * 1024;
+
+/// Largest message of an unproven peer.
+pub const UNPROVEN_MESSAGE: usize = 16 * 1024;
+
+/// Control streams of a member at once: its gateway's requests, hosts and watches.
+pub const MEMBER_STREAMS: u32 = 1024;
+
+/// Bytes that a member may have under way on a connection: four frames of the largest usual kind.
+pub const MEMBER_WINDOW: u32 = 64 * 1024 * 1024;
+
+/// Bytes that one stream may have under way.
+pub const STREAM_WINDOW: u32 = 16 * 1024 * 1024;
+
+/// Largest control message: a prompt of the gateway's largest body, and room around it.
+pub const MAX_MESSAGE: usize = 16 * 1024 * 1024;
