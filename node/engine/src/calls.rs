@@ -38,7 +38,11 @@ impl SpanProgress {
         let quiet = self.outputs_from.saturating_sub(self.done);
         let rows = remaining.min(limits.rows).min(quiet.saturating_add(limits.outputs));
         // Leaving one row behind would cost a call of its own, with padding.
-        if remaining - rows == 1 && rows > 2 { rows - 1 } else { rows }
+        if remaining - rows == 1 && rows > 2 {
+            rows - 1
+        } else {
+            rows
+        }
     }
 }
 
@@ -54,9 +58,14 @@ pub(crate) struct Piece {
 /// The next call, or nothing when all live spans are done. `spans` ascend by lane.
 pub(crate) fn next_call(spans: &[SpanProgress], limits: CallLimits) -> Vec<Piece> {
     if let Some(span) = spans.iter().position(|span| span.remaining() > 1) {
-        return vec![Piece { span, rows: spans[span].chunk(limits) }];
+        return vec![Piece {
+            span,
+            rows: spans[span].chunk(limits),
+        }];
     }
-    let Some(first) = spans.iter().position(|span| span.remaining() == 1) else { return Vec::new() };
+    let Some(first) = spans.iter().position(|span| span.remaining() == 1) else {
+        return Vec::new();
+    };
     let mut call = vec![Piece { span: first, rows: 1 }];
     let mut lane = spans[first].lane;
     for (index, span) in spans.iter().enumerate().skip(first + 1) {
@@ -78,7 +87,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn span(lane: u32, rows: usize, sampled: usize) -> SpanProgress {
-        SpanProgress { lane, done: 0, rows, outputs_from: rows - sampled, live: true }
+        SpanProgress {
+            lane,
+            done: 0,
+            rows,
+            outputs_from: rows - sampled,
+            live: true,
+        }
     }
 
     fn sizes(mut spans: Vec<SpanProgress>, limits: CallLimits) -> Vec<Vec<(u32, usize)>> {
@@ -106,7 +121,13 @@ mod tests {
 
     #[test]
     fn single_rows_of_adjacent_lanes_share_a_call() {
-        let spans = vec![span(0, 1, 1), span(1, 1, 1), span(2, 5, 1), span(3, 1, 1), span(5, 1, 1)];
+        let spans = vec![
+            span(0, 1, 1),
+            span(1, 1, 1),
+            span(2, 5, 1),
+            span(3, 1, 1),
+            span(5, 1, 1),
+        ];
         assert_eq!(
             sizes(spans, LIMITS),
             [vec![(2, 5)], vec![(0, 1), (1, 1)], vec![(3, 1)], vec![(5, 1)]]

@@ -55,7 +55,12 @@ struct Raised(String);
 impl ChatTemplate {
     /// Takes the model's template, or, where there is none or it does not work, a fallback that its name tells.
     pub fn new(facts: TemplateFacts) -> Self {
-        let TemplateFacts { source, bos, eos, has_chatml } = facts;
+        let TemplateFacts {
+            source,
+            bos,
+            eos,
+            has_chatml,
+        } = facts;
         let why = match source {
             None => "the model brings no chat template".to_owned(),
             Some(source) => match Self::compile(source, "model".to_owned(), &bos, &eos) {
@@ -63,21 +68,39 @@ impl ChatTemplate {
                 Err(error) => format!("the model's does not work: {error}"),
             },
         };
-        let (kind, source) = if has_chatml { ("chatml", CHATML) } else { ("plain", PLAIN) };
+        let (kind, source) = if has_chatml {
+            ("chatml", CHATML)
+        } else {
+            ("plain", PLAIN)
+        };
         tracing::warn!(fallback = kind, %why, "chat template");
         let name = format!("{kind} (fallback: {why})");
         let mut environment = environment();
         // The built-in templates compile; a test holds that.
         let _ = environment.add_template_owned(NAME, source);
-        Self { environment, name, bos, eos }
+        Self {
+            environment,
+            name,
+            bos,
+            eos,
+        }
     }
 
     fn compile(source: String, name: String, bos: &str, eos: &str) -> Result<Self, Error> {
         let mut environment = environment();
         environment.add_template_owned(NAME, source::without_generation_tags(&source))?;
-        let template = Self { environment, name, bos: bos.to_owned(), eos: eos.to_owned() };
+        let template = Self {
+            environment,
+            name,
+            bos: bos.to_owned(),
+            eos: eos.to_owned(),
+        };
         // Unknown filters and functions show only when they are reached. A template may refuse this conversation.
-        let hello = ChatMessage { role: "user".to_owned(), content: "hello".to_owned(), name: None };
+        let hello = ChatMessage {
+            role: "user".to_owned(),
+            content: "hello".to_owned(),
+            name: None,
+        };
         match template.run(&[hello]) {
             Err(error) if raised(&error).is_none() => Err(error),
             _ => Ok(template),
@@ -148,4 +171,3 @@ fn raised(error: &Error) -> Option<String> {
     }
     None
 }
-

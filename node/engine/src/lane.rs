@@ -38,18 +38,27 @@ impl Lane {
         match self.session {
             Some(held) if held == session => {}
             Some(held) => {
-                return refused(start, format!("session {held} holds the lane, not {session}; open it first"));
+                return refused(
+                    start,
+                    format!("session {held} holds the lane, not {session}; open it first"),
+                );
             }
             None => return refused(start, "no session holds the lane; open it first".to_owned()),
         }
         if start > self.length {
             let length = self.length;
-            return refused(start, format!("the lane has only {length} positions; send the rows from there on"));
+            return refused(
+                start,
+                format!("the lane has only {length} positions; send the rows from there on"),
+            );
         }
         let end = u32::try_from(rows).ok().and_then(|rows| start.checked_add(rows));
         match end {
             Some(end) if end <= context => Ok(()),
-            _ => refused(context, format!("the context has {context} positions; send fewer rows, or serve with a longer --context")),
+            _ => refused(
+                context,
+                format!("the context has {context} positions; send fewer rows, or serve with a longer --context"),
+            ),
         }
     }
 }

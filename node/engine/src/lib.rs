@@ -17,6 +17,7 @@
 mod calls;
 mod chat;
 mod draw;
+mod file_check;
 mod lane;
 mod limits;
 mod loader;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use mesh_actors::ports::engine::{EngineError, EngineLoader, StageEngine, StageLoad};
 
 use crate::{
+    file_check,
     limits::{call_limits, cells_per_lane},
     raw::{
         backend,
@@ -32,9 +33,16 @@ impl LlamaLoader {
         progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
     ) -> Result<LlamaStage, EngineError> {
         let shown = load.path.display().to_string();
-        let refused = |reason: String| EngineError::Load { path: shown.clone(), reason };
+        let refused = |reason: String| EngineError::Load {
+            path: shown.clone(),
+            reason,
+        };
         let cells = check_request(load).map_err(refused)?;
-        let path = load.path.to_str().ok_or_else(|| refused("the path is not UTF-8; move the file".to_owned()))?;
+        let path = load
+            .path
+            .to_str()
+            .ok_or_else(|| refused("the path is not UTF-8; move the file".to_owned()))?;
+        file_check::check(&load.path).map_err(refused)?;
         let gpu_layers = load.gpu_layers.map_or(-1, |layers| i32::try_from(layers).unwrap_or(-1));
         let model = Model::load(path, gpu_layers, !load.exact, progress).map_err(|error| match error {
             ModelError::Cancelled => EngineError::Cancelled,
@@ -54,7 +62,10 @@ impl LlamaLoader {
         let context = Context::new(model, shape)
             .map_err(|words| refused(format!("{words}; use a shorter --context or fewer --lanes")))?;
         if context.cells() < cells {
-            return Err(refused(format!("llama.cpp gave {} cells per lane, not {cells}", context.cells())));
+            return Err(refused(format!(
+                "llama.cpp gave {} cells per lane, not {cells}",
+                context.cells()
+            )));
         }
         let mut stage = LlamaStage::new(context, load, limits);
         if load.exact {
@@ -82,7 +93,10 @@ impl EngineLoader for LlamaLoader {
 /// The request makes sense by itself; gives the cells of a lane.
 fn check_request(load: &StageLoad) -> Result<u32, String> {
     if load.layers.is_empty() || load.layers.end > load.total_layers {
-        return Err(format!("layers {:?} of {} are not a stage", load.layers, load.total_layers));
+        return Err(format!(
+            "layers {:?} of {} are not a stage",
+            load.layers, load.total_layers
+        ));
     }
     if load.threads == 0 || load.context == 0 {
         return Err("threads and context must be at least 1".to_owned());
@@ -92,18 +106,25 @@ fn check_request(load: &StageLoad) -> Result<u32, String> {
         return Err(format!("{} lanes asked for; use 1 to {most}", load.lanes));
     }
     let cells = cells_per_lane(load.context);
-    let fits = cells.checked_mul(load.lanes).is_some_and(|all| all <= i32::MAX.cast_unsigned());
+    let fits = cells
+        .checked_mul(load.lanes)
+        .is_some_and(|all| all <= i32::MAX.cast_unsigned());
     if fits {
         Ok(cells)
     } else {
-        Err(format!("{} lanes of {} positions are too many; use a shorter --context", load.lanes, load.context))
+        Err(format!(
+            "{} lanes of {} positions are too many; use a shorter --context",
+            load.lanes, load.context
+        ))
     }
 }
 
 /// The file is the one that the request describes.
 fn check_model(load: &StageLoad, model: &Model) -> Result<(), String> {
     let differs = |what: &str, file: u32, asked: u32| {
-        Err(format!("the file has {what} {file}, the deployment {asked}; cut it again from the right source"))
+        Err(format!(
+            "the file has {what} {file}, the deployment {asked}; cut it again from the right source"
+        ))
     };
     let layers = load.layers.end - load.layers.start;
     if model.n_layer() != layers {

@@ -33,7 +33,11 @@ pub(crate) fn apply(sampling: &Sampling, tokens: &[u32], logits: &mut [f32]) {
     if repeats(sampling) {
         for (token, _) in count(&tokens[tokens.len().saturating_sub(REPEAT_WINDOW)..]) {
             if let Some(logit) = logits.get_mut(token as usize) {
-                *logit = if *logit <= 0.0 { *logit * sampling.repeat_penalty } else { *logit / sampling.repeat_penalty };
+                *logit = if *logit <= 0.0 {
+                    *logit * sampling.repeat_penalty
+                } else {
+                    *logit / sampling.repeat_penalty
+                };
             }
         }
     }
@@ -70,8 +74,7 @@ mod tests {
         let size = i32::try_from(logits.len()).unwrap();
         let generated = &tokens[(sampling.prompt_tokens as usize).min(tokens.len())..];
         let window = i32::try_from(generated.len()).unwrap();
-        let counted =
-            LlamaSampler::penalties(size, window, 1.0, sampling.frequency_penalty, sampling.presence_penalty);
+        let counted = LlamaSampler::penalties(size, window, 1.0, sampling.frequency_penalty, sampling.presence_penalty);
         let repeated = LlamaSampler::penalties(size, 64, sampling.repeat_penalty, 0.0, 0.0);
         let biases: Vec<_> = sampling
             .logit_bias
@@ -79,7 +82,9 @@ mod tests {
             .map(|bias| LlamaLogitBias::new(LlamaToken(bias.token.cast_signed()), bias.bias))
             .collect();
         let mut array = LlamaTokenDataArray::from_iter(
-            (0..).zip(logits).map(|(id, logit)| LlamaTokenData::new(LlamaToken(id), *logit, 0.0)),
+            (0..)
+                .zip(logits)
+                .map(|(id, logit)| LlamaTokenData::new(LlamaToken(id), *logit, 0.0)),
             false,
         );
         accept(counted, generated).apply(&mut array);
@@ -115,11 +120,19 @@ mod tests {
     #[test]
     fn presence_and_frequency_ignore_the_prompt_and_repeat_does_not() {
         let tokens = [3, 3, 4];
-        let sampling = Sampling { presence_penalty: 1.0, prompt_tokens: 2, ..default_sampling() };
+        let sampling = Sampling {
+            presence_penalty: 1.0,
+            prompt_tokens: 2,
+            ..default_sampling()
+        };
         let mut logits = vec![0.0; 6];
         apply(&sampling, &tokens, &mut logits);
         assert_eq!(logits, [0.0, 0.0, 0.0, 0.0, -1.0, 0.0]);
-        let sampling = Sampling { repeat_penalty: 2.0, prompt_tokens: 2, ..default_sampling() };
+        let sampling = Sampling {
+            repeat_penalty: 2.0,
+            prompt_tokens: 2,
+            ..default_sampling()
+        };
         let mut logits = vec![4.0; 6];
         apply(&sampling, &tokens, &mut logits);
         assert_eq!(logits, [4.0, 4.0, 4.0, 2.0, 2.0, 4.0]);

@@ -104,7 +104,9 @@ impl RandomModel {
 /// Values of a tensor: norms around 1, frequency factors from 1 to 2, all else small and around 0. They depend on seed
 /// and name only.
 fn fill_tensor(seed: u64, name: &str, values: &mut [f32]) {
-    let mut state = name.bytes().fold(seed | 1, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let mut state = name.bytes().fold(seed | 1, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     let is_norm = name.contains("norm") && name.ends_with("weight");
     let is_factor = name.starts_with("rope_f");
     for value in values {

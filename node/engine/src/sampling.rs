@@ -42,11 +42,15 @@ impl Sampler {
         validate_sampling(sampling).map_err(|error| EngineError::Sampling(error.message))?;
         if let Some(bias) = sampling.logit_bias.iter().find(|bias| bias.token >= n_vocab) {
             let token = bias.token;
-            return Err(EngineError::Sampling(format!("logit_bias names token {token}; the vocabulary has {n_vocab}")));
+            return Err(EngineError::Sampling(format!(
+                "logit_bias names token {token}; the vocabulary has {n_vocab}"
+            )));
         }
         let is_greedy = sampling.temperature <= 0.0;
         if !is_greedy && sampling.seed.is_none() {
-            return Err(EngineError::Sampling("a drawn request has no seed; the head must draw one".to_owned()));
+            return Err(EngineError::Sampling(
+                "a drawn request has no seed; the head must draw one".to_owned(),
+            ));
         }
         Ok(Self {
             seed: sampling.seed.unwrap_or_default(),
@@ -61,13 +65,12 @@ impl Sampler {
     /// # Errors
     ///
     /// [`EngineError::Sampling`] where no logit is finite.
-    pub fn sample(
-        &mut self,
-        scratch: &mut SamplerScratch,
-        logits: &[f32],
-        tokens: &[u32],
-    ) -> Result<u32, EngineError> {
-        let SamplerScratch { logits: adjusted, weights, candidates } = scratch;
+    pub fn sample(&mut self, scratch: &mut SamplerScratch, logits: &[f32], tokens: &[u32]) -> Result<u32, EngineError> {
+        let SamplerScratch {
+            logits: adjusted,
+            weights,
+            candidates,
+        } = scratch;
         let logits = if self.penalized {
             adjusted.clear();
             adjusted.extend_from_slice(logits);
@@ -78,7 +81,11 @@ impl Sampler {
         };
         // A grammar will mask here.
         let temperature = self.sampling.temperature;
-        let key = DrawKey { seed: self.seed, choice: 0, position: u32::try_from(tokens.len()).unwrap_or(u32::MAX) };
+        let key = DrawKey {
+            seed: self.seed,
+            choice: 0,
+            position: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+        };
         let token = match &mut self.filters {
             None if temperature <= 0.0 => greedy(logits),
             None => draw(logits, temperature, key, weights),
@@ -114,7 +121,11 @@ fn filters(sampling: &Sampling) -> Option<LlamaSampler> {
 fn filter(filters: &mut LlamaSampler, logits: &[f32], candidates: &mut Vec<LlamaTokenData>) -> Vec<LlamaTokenData> {
     let mut data = std::mem::take(candidates);
     data.clear();
-    data.extend((0..).zip(logits).map(|(id, logit)| LlamaTokenData::new(LlamaToken(id), *logit, 0.0)));
+    data.extend(
+        (0..)
+            .zip(logits)
+            .map(|(id, logit)| LlamaTokenData::new(LlamaToken(id), *logit, 0.0)),
+    );
     let mut array = LlamaTokenDataArray::new(data, false);
     filters.apply(&mut array);
     let mut kept = array.data.clone();
@@ -134,38 +145,61 @@ mod tests {
 
     fn sample(sampling: &Sampling, logits: &[f32], tokens: &[u32]) -> u32 {
         let size = u32::try_from(logits.len()).unwrap();
-        Sampler::new(sampling, size).unwrap().sample(&mut SamplerScratch::default(), logits, tokens).unwrap()
+        Sampler::new(sampling, size)
+            .unwrap()
+            .sample(&mut SamplerScratch::default(), logits, tokens)
+            .unwrap()
     }
 
     fn seeded(seed: u64) -> Sampling {
-        Sampling { seed: Some(seed), ..default_sampling() }
+        Sampling {
+            seed: Some(seed),
+            ..default_sampling()
+        }
     }
 
     #[test]
     fn a_draw_without_a_seed_is_refused() {
-        assert!(matches!(Sampler::new(&default_sampling(), 4), Err(EngineError::Sampling(_))));
+        assert!(matches!(
+            Sampler::new(&default_sampling(), 4),
+            Err(EngineError::Sampling(_))
+        ));
         assert!(Sampler::new(&greedy_sampling(), 4).is_ok());
     }
 
     #[test]
     fn bias_turns_a_greedy_choice() {
         let bias = vec![LogitBias { token: 2, bias: 5.0 }];
-        let sampling = Sampling { logit_bias: bias, ..greedy_sampling() };
+        let sampling = Sampling {
+            logit_bias: bias,
+            ..greedy_sampling()
+        };
         assert_eq!(sample(&sampling, &[1.0, 3.0, 0.0], &[]), 2);
-        let outside = Sampling { logit_bias: vec![LogitBias { token: 3, bias: 1.0 }], ..greedy_sampling() };
+        let outside = Sampling {
+            logit_bias: vec![LogitBias { token: 3, bias: 1.0 }],
+            ..greedy_sampling()
+        };
         assert!(Sampler::new(&outside, 3).is_err());
     }
 
     #[test]
     fn no_finite_logit_is_an_error() {
         let mut sampler = Sampler::new(&greedy_sampling(), 2).unwrap();
-        assert!(sampler.sample(&mut SamplerScratch::default(), &[f32::NAN, f32::NAN], &[]).is_err());
+        assert!(
+            sampler
+                .sample(&mut SamplerScratch::default(), &[f32::NAN, f32::NAN], &[])
+                .is_err()
+        );
     }
 
     #[test]
     fn top_k_keeps_the_k_most_likely() {
         let logits: Vec<f32> = (0..1000u16).map(|id| f32::from(id % 100)).collect();
-        let sampling = Sampling { top_k: 3, temperature: 2.0, ..seeded(1) };
+        let sampling = Sampling {
+            top_k: 3,
+            temperature: 2.0,
+            ..seeded(1)
+        };
         for position in 0..200u32 {
             let tokens = vec![0; position as usize];
             assert!(sample(&sampling, &logits, &tokens) % 100 >= 99);
@@ -176,12 +210,23 @@ mod tests {
     fn min_p_and_top_p_and_typical_drop_the_tail() {
         let logits = [5.0f32, 4.9, -3.0, -4.0];
         let narrow = [
-            Sampling { min_p: 0.5, ..seeded(9) },
-            Sampling { top_p: 0.9, ..seeded(9) },
-            Sampling { typical_p: 0.9, ..seeded(9) },
+            Sampling {
+                min_p: 0.5,
+                ..seeded(9)
+            },
+            Sampling {
+                top_p: 0.9,
+                ..seeded(9)
+            },
+            Sampling {
+                typical_p: 0.9,
+                ..seeded(9)
+            },
         ];
         for sampling in narrow {
-            let drawn: Vec<u32> = (0..200).map(|length| sample(&sampling, &logits, &vec![0; length])).collect();
+            let drawn: Vec<u32> = (0..200)
+                .map(|length| sample(&sampling, &logits, &vec![0; length]))
+                .collect();
             assert!(drawn.iter().all(|token| *token < 2), "{sampling:?}");
             assert!(drawn.contains(&0) && drawn.contains(&1), "{sampling:?}");
         }

@@ -41,7 +41,10 @@ fn in_chunks(stage: &mut LlamaStage, lane: u32, rows: u32, ends: &[u32]) -> Resu
     let mut start = 0;
     for end in ends.iter().copied().filter(|end| *end <= rows) {
         if end > start {
-            bits.extend(call(stage, &(start..end).map(|position| (lane, position)).collect::<Vec<_>>())?);
+            bits.extend(call(
+                stage,
+                &(start..end).map(|position| (lane, position)).collect::<Vec<_>>(),
+            )?);
             start = end;
         }
     }
@@ -52,7 +55,9 @@ fn in_chunks(stage: &mut LlamaStage, lane: u32, rows: u32, ends: &[u32]) -> Resu
 fn side_by_side(stage: &mut LlamaStage, rows: u32) -> Result<Vec<Vec<u32>>, EngineError> {
     stage.clear_cache(0);
     stage.clear_cache(1);
-    (0..rows).map(|position| Ok(call(stage, &[(0, position), (1, position)])?.swap_remove(1))).collect()
+    (0..rows)
+        .map(|position| Ok(call(stage, &[(0, position), (1, position)])?.swap_remove(1)))
+        .collect()
 }
 
 fn call(stage: &mut LlamaStage, rows: &[(u32, u32)]) -> Result<Vec<Vec<u32>>, EngineError> {

@@ -54,7 +54,10 @@ impl SpecialTokens {
     /// Length of the longest spelling that begins at a byte of `text`.
     fn longest_at(&self, text: &str, at: usize) -> Option<usize> {
         let lengths = self.lengths.get(text.as_bytes().get(at)?)?;
-        let spelled = |length: &usize| text.get(at..at + length).is_some_and(|part| self.spellings.contains(part));
+        let spelled = |length: &usize| {
+            text.get(at..at + length)
+                .is_some_and(|part| self.spellings.contains(part))
+        };
         lengths.iter().copied().find(spelled)
     }
 
@@ -166,7 +169,11 @@ mod tests {
         let specials = specials();
         let unmarked = specials.unmark(rendered, MARK);
         assert!(!unmarked.text.contains(MARK));
-        specials.stretches(&unmarked).into_iter().map(|part| (part.text.to_owned(), part.parse_special)).collect()
+        specials
+            .stretches(&unmarked)
+            .into_iter()
+            .map(|part| (part.text.to_owned(), part.parse_special))
+            .collect()
     }
 
     #[test]
@@ -215,6 +222,9 @@ mod tests {
 
     #[test]
     fn an_unused_character_is_found() {
-        assert_eq!(unused_character(["a\u{e000}", "\u{e001}"].into_iter()), Some('\u{e002}'));
+        assert_eq!(
+            unused_character(["a\u{e000}", "\u{e001}"].into_iter()),
+            Some('\u{e002}')
+        );
     }
 }

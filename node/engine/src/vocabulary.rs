@@ -51,8 +51,13 @@ impl LlamaVocabularyLoader {
         let model = LlamaModel::load_from_file(backend, path, &params)
             .map_err(|_| refused(&format!("{}; fetch the model again", log::last_words())))?;
         // Any question to a vocabulary without tokenizer would end the process.
-        if model.meta_val_str("tokenizer.ggml.model").map_or(true, |kind| kind == "none" || kind == "no_vocab") {
-            return Err(refused("it holds no tokenizer; use the vocabulary file of the model, not a stage"));
+        if model
+            .meta_val_str("tokenizer.ggml.model")
+            .map_or(true, |kind| kind == "none" || kind == "no_vocab")
+        {
+            return Err(refused(
+                "it holds no tokenizer; use the vocabulary file of the model, not a stage",
+            ));
         }
         Ok(LlamaVocabulary::new(model))
     }
@@ -73,7 +78,10 @@ impl LlamaVocabulary {
         };
         let specials = SpecialTokens::new(vocab.tokens().filter(is_special).map(|token| spelling(&vocab, token)));
         let facts = TemplateFacts {
-            source: model.chat_template(None).ok().and_then(|template| template.to_string().ok()),
+            source: model
+                .chat_template(None)
+                .ok()
+                .and_then(|template| template.to_string().ok()),
             bos: spelling(&vocab, vocab.bos()),
             eos: spelling(&vocab, vocab.eos()),
             has_chatml: matches!(vocab.tokenize(b"<|im_start|>", false, true)[..], [_]),
@@ -81,13 +89,22 @@ impl LlamaVocabulary {
         let wanted_bos = Some(vocab.bos()).filter(|token| token.0 >= 0 && vocab.should_add_bos());
         let size = usize::try_from(vocab.n_tokens()).unwrap_or(0);
         let template = ChatTemplate::new(facts);
-        Self { size, wanted_bos, specials, template, model }
+        Self {
+            size,
+            wanted_bos,
+            specials,
+            template,
+            model,
+        }
     }
 
     /// Puts BOS in front where the model wants one and the text did not bring it.
     fn with_bos(&self, tokens: Vec<LlamaToken>) -> Vec<u32> {
         let bos = self.wanted_bos.filter(|bos| tokens.first() != Some(bos));
-        bos.into_iter().chain(tokens).map(|token| token.0.cast_unsigned()).collect()
+        bos.into_iter()
+            .chain(tokens)
+            .map(|token| token.0.cast_unsigned())
+            .collect()
     }
 
     /// The same message, with a sentinel wherever it spells a control token.
@@ -110,7 +127,10 @@ fn spelling(vocab: &LlamaVocab<'_>, token: LlamaToken) -> String {
     if token.0 < 0 {
         return String::new();
     }
-    vocab.text(token).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+    vocab
+        .text(token)
+        .map(|text| text.to_string_lossy().into_owned())
+        .unwrap_or_default()
 }
 
 /// Longest text that llama.cpp takes in one piece, bytes: its lengths are `int32_t`, and so is the token count.
@@ -120,7 +140,10 @@ fn check_length(text: &str) -> Result<(), MeshError> {
     if text.len() <= TEXT_LIMIT {
         return Ok(());
     }
-    Err(MeshError::new(ErrorCode::ContextLengthExceeded, format!("the text has {} bytes; send less", text.len())))
+    Err(MeshError::new(
+        ErrorCode::ContextLengthExceeded,
+        format!("the text has {} bytes; send less", text.len()),
+    ))
 }
 
 impl Vocabulary for LlamaVocabulary {
@@ -135,10 +158,19 @@ impl Vocabulary for LlamaVocabulary {
 
     fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError> {
         let texts = messages.iter().flat_map(|message| {
-            [Some(message.role.as_str()), Some(message.content.as_str()), message.name.as_deref()].into_iter().flatten()
+            [
+                Some(message.role.as_str()),
+                Some(message.content.as_str()),
+                message.name.as_deref(),
+            ]
+            .into_iter()
+            .flatten()
         });
         let Some(sentinel) = unused_character(texts) else {
-            return Err(MeshError::invalid("messages", "the messages use all private characters; send fewer of them"));
+            return Err(MeshError::invalid(
+                "messages",
+                "the messages use all private characters; send fewer of them",
+            ));
         };
         let marked: Vec<ChatMessage> = messages.iter().map(|message| self.marked(message, sentinel)).collect();
         let unmarked = self.specials.unmark(&self.template.render(&marked)?, sentinel);

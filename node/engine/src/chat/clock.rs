@@ -6,10 +6,28 @@ use std::{
 };
 
 const MONTHS: [&str; 12] = [
-    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
     "December",
 ];
-const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const WEEKDAYS: [&str; 7] = [
+    "Sunday",
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+];
 const DAY_SECONDS: i64 = 86_400;
 
 /// A moment as a calendar shows it.
@@ -28,7 +46,9 @@ struct Moment {
 
 /// The present in a format of `strftime`.
 pub(super) fn format_now(format: &str) -> String {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
     format_at(format, i64::try_from(seconds).unwrap_or(0))
 }
 
@@ -42,11 +62,19 @@ fn moment(unix_seconds: i64) -> Moment {
     let day_from_march = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_from_march + 2) / 153;
     let day = day_from_march - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let january_and_february = 59 + i64::from(leap);
-    let day_of_year = if month > 2 { day_from_march + january_and_february + 1 } else { day_from_march - 305 };
+    let day_of_year = if month > 2 {
+        day_from_march + january_and_february + 1
+    } else {
+        day_from_march - 305
+    };
     Moment {
         year,
         month: usize::try_from(month).unwrap_or(1),
@@ -104,7 +132,13 @@ fn push_field(out: &mut String, moment: &Moment, field: Option<char>) {
         Some('Z') => write!(out, "UTC"),
         Some('z') => write!(out, "+0000"),
         Some('F') => write!(out, "{}-{:02}-{:02}", moment.year, moment.month, moment.day),
-        Some('D' | 'x') => write!(out, "{:02}/{:02}/{:02}", moment.month, moment.day, moment.year.rem_euclid(100)),
+        Some('D' | 'x') => write!(
+            out,
+            "{:02}/{:02}/{:02}",
+            moment.month,
+            moment.day,
+            moment.year.rem_euclid(100)
+        ),
         Some('T' | 'X') => write!(out, "{hour:02}:{minute:02}:{second:02}"),
         Some('R') => write!(out, "{hour:02}:{minute:02}"),
         Some('%') => write!(out, "%"),
@@ -131,6 +165,9 @@ mod tests {
         for (seconds, expected) in cases {
             assert_eq!(format_at("%Y-%m-%d %a %j %H:%M:%S %I %p", seconds), expected);
         }
-        assert_eq!(format_at("%d %b %Y, %-d %B %y %e|%%%q", 1_740_787_200), "01 Mar 2025, 1 March 25  1|%%q");
+        assert_eq!(
+            format_at("%d %b %Y, %-d %B %y %e|%%%q", 1_740_787_200),
+            "01 Mar 2025, 1 March 25  1|%%q"
+        );
     }
 }

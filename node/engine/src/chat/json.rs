@@ -31,7 +31,13 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<String, Error> 
     let sort_keys = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let escape = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     arguments.assert_all_used()?;
-    let mut writer = Writer { indent, separators, sort_keys, escape, out: String::new() };
+    let mut writer = Writer {
+        indent,
+        separators,
+        sort_keys,
+        escape,
+        out: String::new(),
+    };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
@@ -39,7 +45,10 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<String, Error> 
 impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
-            return Err(Error::new(ErrorKind::BadSerialization, "the value is nested too deep for JSON"));
+            return Err(Error::new(
+                ErrorKind::BadSerialization,
+                "the value is nested too deep for JSON",
+            ));
         }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
@@ -49,7 +58,10 @@ impl Writer {
             ValueKind::Seq | ValueKind::Iterable => self.sequence(value, depth)?,
             ValueKind::Map => self.map(value, depth)?,
             kind => {
-                return Err(Error::new(ErrorKind::BadSerialization, format!("a value of type {kind} is not JSON")));
+                return Err(Error::new(
+                    ErrorKind::BadSerialization,
+                    format!("a value of type {kind} is not JSON"),
+                ));
             }
         }
         Ok(())

@@ -6,11 +6,17 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     let mut result = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(end) = rest[start..].find("%}").map(|end| start + end + 2) else { break };
+        let Some(end) = rest[start..].find("%}").map(|end| start + end + 2) else {
+            break;
+        };
         result.push_str(&rest[..start]);
         let tag = &rest[start..end];
         let inner = &tag[2..tag.len() - 2];
-        let sign = |text: Option<char>| text.filter(|sign| matches!(sign, '-' | '+')).map(String::from).unwrap_or_default();
+        let sign = |text: Option<char>| {
+            text.filter(|sign| matches!(sign, '-' | '+'))
+                .map(String::from)
+                .unwrap_or_default()
+        };
         let statement = match inner.trim_matches(['-', '+']).trim() {
             "generation" => Some("if true"),
             "endgeneration" => Some("endif"),

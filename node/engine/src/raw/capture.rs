@@ -20,7 +20,11 @@ pub(super) struct Capture {
 
 impl Capture {
     pub(super) fn new(last_layer: u32) -> Self {
-        Self { name: format!("l_out-{last_layer}").into_bytes(), values: Vec::new(), hits: 0 }
+        Self {
+            name: format!("l_out-{last_layer}").into_bytes(),
+            values: Vec::new(),
+            hits: 0,
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -33,7 +37,9 @@ impl Capture {
         self.hits += 1;
         // SAFETY: ggml passes a computed tensor; these only read it.
         let (kind, elements) = unsafe { ((*tensor).type_, sys::ggml_nelements(tensor)) };
-        let (true, Ok(elements)) = (kind == sys::GGML_TYPE_F32, usize::try_from(elements)) else { return };
+        let (true, Ok(elements)) = (kind == sys::GGML_TYPE_F32, usize::try_from(elements)) else {
+            return;
+        };
         let start = self.values.len();
         self.values.resize(start + elements, 0.0);
         let target = self.values[start..].as_mut_ptr().cast::<c_void>();

@@ -94,7 +94,9 @@ impl Call {
     /// Doubles a lone row at the next position of its lane, so that it is computed as rows in company are. Gives its
     /// lane and position; the caller forgets the cell of the second row after the call.
     pub(crate) fn pad_lone_row(&mut self) -> Option<(u32, u32)> {
-        let ([lane], [position]) = (&self.lanes[..], &self.positions[..]) else { return None };
+        let ([lane], [position]) = (&self.lanes[..], &self.positions[..]) else {
+            return None;
+        };
         let (lane, position) = (lane.cast_unsigned(), position.cast_unsigned());
         self.positions.push(position.cast_signed() + 1);
         for twin in [&mut self.lanes, &mut self.tokens] {
@@ -110,12 +112,21 @@ impl Call {
         self.lane_counts.clear();
         self.lane_counts.resize(rows, 1);
         self.lane_pointers.clear();
-        self.lane_pointers.extend(self.lanes.iter_mut().map(|lane| -> *mut i32 { lane }));
+        self.lane_pointers
+            .extend(self.lanes.iter_mut().map(|lane| -> *mut i32 { lane }));
         let takes_tokens = self.activations.is_empty();
         sys::llama_batch {
             n_tokens: i32::try_from(rows).unwrap_or(i32::MAX),
-            token: if takes_tokens { self.tokens.as_mut_ptr() } else { std::ptr::null_mut() },
-            embd: if takes_tokens { std::ptr::null_mut() } else { self.activations.as_mut_ptr() },
+            token: if takes_tokens {
+                self.tokens.as_mut_ptr()
+            } else {
+                std::ptr::null_mut()
+            },
+            embd: if takes_tokens {
+                std::ptr::null_mut()
+            } else {
+                self.activations.as_mut_ptr()
+            },
             pos: self.positions.as_mut_ptr(),
             n_seq_id: self.lane_counts.as_mut_ptr(),
             seq_id: self.lane_pointers.as_mut_ptr(),
@@ -157,7 +168,13 @@ impl Context {
         // SAFETY: the context is alive; its memory lives in it.
         let memory = unsafe { sys::llama_get_memory(pointer.as_ptr()) };
         let n_vocab = model.n_vocab() as usize;
-        Ok(Self { pointer, memory, capture, n_vocab, model })
+        Ok(Self {
+            pointer,
+            memory,
+            capture,
+            n_vocab,
+            model,
+        })
     }
 
     pub(crate) fn model(&self) -> &Model {

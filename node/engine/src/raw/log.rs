@@ -45,6 +45,11 @@ fn keep(level: sys::ggml_log_level, text: &str) {
     if text.is_empty() || level == sys::GGML_LOG_LEVEL_CONT {
         return;
     }
+    if level == sys::GGML_LOG_LEVEL_DEBUG {
+        // Hundreds of lines per context: they would push out those that count.
+        tracing::trace!(target: "llama.cpp", "{text}");
+        return;
+    }
     let trouble = matches!(level, sys::GGML_LOG_LEVEL_WARN | sys::GGML_LOG_LEVEL_ERROR);
     if trouble {
         tracing::debug!(target: "llama.cpp", "{text}");
@@ -56,7 +61,10 @@ fn keep(level: sys::ggml_log_level, text: &str) {
         if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
-        lines.push_back(Line { trouble, text: text.chars().take(LINE_LIMIT).collect() });
+        lines.push_back(Line {
+            trouble,
+            text: text.chars().take(LINE_LIMIT).collect(),
+        });
     });
 }
 
@@ -69,21 +77,41 @@ pub(crate) fn clear() {
 pub(crate) fn last_words() -> String {
     LINES.with(|lines| {
         let lines = lines.borrow();
-        let mut words: Vec<&str> =
-            lines.iter().rev().filter(|line| line.trouble).take(QUOTED_LINES).map(|line| line.text.as_str()).collect();
+        let mut words: Vec<&str> = lines
+            .iter()
+            .rev()
+            .filter(|line| line.trouble)
+            .take(QUOTED_LINES)
+            .map(|line| line.text.as_str())
+            .collect();
         words.reverse();
-        if words.is_empty() { "llama.cpp gave no reason".to_owned() } else { words.join("; ") }
+        if words.is_empty() {
+            "llama.cpp gave no reason".to_owned()
+        } else {
+            words.join("; ")
+        }
     })
 }
 
 /// Sum of the sizes that lines like `… KV buffer size = 12.50 MiB` of this thread tell since [`clear`], in bytes.
 pub(crate) fn sum_of_sizes(label: &str) -> u64 {
-    LINES.with(|lines| lines.borrow().iter().filter_map(|line| size_in(&line.text, label)).sum())
+    LINES.with(|lines| {
+        lines
+            .borrow()
+            .iter()
+            .filter_map(|line| size_in(&line.text, label))
+            .sum()
+    })
 }
 
 fn size_in(line: &str, label: &str) -> Option<u64> {
     let (_, after) = line.split_once(label)?;
-    let number = after.trim_start().strip_prefix('=')?.trim_start().strip_suffix("MiB")?.trim_end();
+    let number = after
+        .trim_start()
+        .strip_prefix('=')?
+        .trim_start()
+        .strip_suffix("MiB")?
+        .trim_end();
     let mebibytes: f64 = number.parse().ok()?;
     Some((mebibytes * 1_048_576.0).round() as u64)
 }

@@ -52,7 +52,10 @@ impl Model {
         backend::backend();
         log::clear();
         let path = CString::new(path).map_err(|_| ModelError::Refused("the path holds a zero byte".to_owned()))?;
-        let mut progress = Progress { report, cancelled: false };
+        let mut progress = Progress {
+            report,
+            cancelled: false,
+        };
         // SAFETY: returns a plain struct.
         let mut params = unsafe { sys::llama_model_default_params() };
         params.n_gpu_layers = gpu_layers;

@@ -36,7 +36,9 @@ impl Metadata {
     pub(crate) fn new() -> Self {
         // SAFETY: allocates an empty context; never null.
         let pointer = unsafe { sys::gguf_init_empty() };
-        Self { pointer: NonNull::new(pointer).unwrap_or_else(|| unreachable!("out of memory aborts in C++")) }
+        Self {
+            pointer: NonNull::new(pointer).unwrap_or_else(|| unreachable!("out of memory aborts in C++")),
+        }
     }
 
     pub(crate) fn set(&mut self, key: &str, value: &Entry) -> Result<(), String> {
@@ -91,7 +93,12 @@ unsafe extern "C" fn on_tensor(tensor: *mut sys::ggml_tensor, data: *mut c_void)
     // SAFETY: `data` is the `Fill` that `write_model` keeps alive, used by this thread only.
     let fill = unsafe { &mut *data.cast::<Fill<'_>>() };
     // SAFETY: llama.cpp passes a tensor it has allocated, with a name that ends with a zero.
-    let (name, bytes) = unsafe { (CStr::from_ptr((*tensor).name.as_ptr()).to_string_lossy(), sys::ggml_nbytes(tensor)) };
+    let (name, bytes) = unsafe {
+        (
+            CStr::from_ptr((*tensor).name.as_ptr()).to_string_lossy(),
+            sys::ggml_nbytes(tensor),
+        )
+    };
     let mut values = vec![0.0f32; bytes.div_ceil(size_of::<f32>())];
     // SAFETY: reads the type of a live tensor.
     if unsafe { (*tensor).type_ } == sys::GGML_TYPE_F32 {
@@ -104,9 +111,15 @@ unsafe extern "C" fn on_tensor(tensor: *mut sys::ggml_tensor, data: *mut c_void)
 
 /// Copies a GGUF file without one tensor.
 pub(crate) fn copy_without(source: &Path, target: &Path, tensor: &str) -> Result<(), String> {
-    let (source, target) = (c_string(&source.to_string_lossy())?, c_string(&target.to_string_lossy())?);
+    let (source, target) = (
+        c_string(&source.to_string_lossy())?,
+        c_string(&target.to_string_lossy())?,
+    );
     let mut tensors: *mut sys::ggml_context = std::ptr::null_mut();
-    let params = sys::gguf_init_params { no_alloc: false, ctx: &raw mut tensors };
+    let params = sys::gguf_init_params {
+        no_alloc: false,
+        ctx: &raw mut tensors,
+    };
     // SAFETY: path and params are alive during the call; `tensors` receives a context that is freed below.
     let old = unsafe { sys::gguf_init_from_file(source.as_ptr(), params) };
     let old = NonNull::new(old).ok_or_else(log::last_words)?;

@@ -26,7 +26,11 @@ fn the_built_in_model_recites_what_its_readme_says() {
     let cases = from_readme();
     assert_eq!(cases.len(), 11);
     for (session, (question, answer)) in (1..).zip(cases) {
-        let message = ChatMessage { role: "user".into(), content: question.clone(), name: None };
+        let message = ChatMessage {
+            role: "user".into(),
+            content: question.clone(),
+            name: None,
+        };
         let prompt = vocabulary.tokenize_chat(&[message]).unwrap();
         chain.open(0, session, &greedy_sampling());
         let mut token = chain.step(0, session, 0, &prompt);

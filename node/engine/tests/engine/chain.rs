@@ -53,7 +53,13 @@ pub fn load(spec: &StageLoad) -> Result<LlamaStage, EngineError> {
 }
 
 pub fn span(lane: u32, session: u64, pos_start: u32, tokens: &[u32], sampled_rows: u32) -> RowSpan {
-    RowSpan { lane: LaneId(lane), session: SessionId(session), pos_start, tokens: tokens.to_vec(), sampled_rows }
+    RowSpan {
+        lane: LaneId(lane),
+        session: SessionId(session),
+        pos_start,
+        tokens: tokens.to_vec(),
+        sampled_rows,
+    }
 }
 
 impl Chain {
@@ -64,12 +70,19 @@ impl Chain {
             .into_iter()
             .map(|spec| {
                 let mut stage = load(&StageLoad { lanes, context, ..spec }).unwrap();
-                assert!(stage.is_exact(), "the self-check failed for {:?}", spec_name(model, cuts));
+                assert!(
+                    stage.is_exact(),
+                    "the self-check failed for {:?}",
+                    spec_name(model, cuts)
+                );
                 stage.record_logits();
                 stage
             })
             .collect();
-        Self { stages, _directory: directory }
+        Self {
+            stages,
+            _directory: directory,
+        }
     }
 
     pub fn open(&mut self, lane: u32, session: u64, sampling: &Sampling) {
@@ -90,8 +103,15 @@ impl Chain {
     }
 
     /// The same, with spans cancelled at the first stage.
-    pub fn forward_unless(&mut self, spans: Vec<RowSpan>, cancelled: &dyn Fn(LaneId, SessionId) -> bool) -> BatchOutput {
-        let mut batch = Batch { spans, activations: Vec::new() };
+    pub fn forward_unless(
+        &mut self,
+        spans: Vec<RowSpan>,
+        cancelled: &dyn Fn(LaneId, SessionId) -> bool,
+    ) -> BatchOutput {
+        let mut batch = Batch {
+            spans,
+            activations: Vec::new(),
+        };
         let mut failed = Vec::new();
         let last = self.stages.len() - 1;
         for (index, stage) in self.stages.iter_mut().enumerate() {

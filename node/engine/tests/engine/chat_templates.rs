@@ -4,7 +4,11 @@ use mesh_engine::{ChatTemplate, TemplateFacts};
 use mesh_proto::{ErrorCode, v1::ChatMessage};
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.into(), content: content.into(), name: None }
+    ChatMessage {
+        role: role.into(),
+        content: content.into(),
+        name: None,
+    }
 }
 
 fn template(source: &str) -> ChatTemplate {
@@ -174,7 +178,12 @@ const GEMMA_STYLE: &str = r#"{{ bos_token }}
 
 #[test]
 fn gemma_style() {
-    let messages = [message("system", "sys"), message("user", " hi "), message("assistant", "yo"), message("user", "?")];
+    let messages = [
+        message("system", "sys"),
+        message("user", " hi "),
+        message("assistant", "yo"),
+        message("user", "?"),
+    ];
     assert_eq!(
         render(GEMMA_STYLE, &messages),
         "<s><start_of_turn>user\nsys\n\nhi<end_of_turn>\n<start_of_turn>model\nyo<end_of_turn>\n\
@@ -184,7 +193,9 @@ fn gemma_style() {
 
 #[test]
 fn raising_is_a_template_error_in_its_own_words() {
-    let error = template(GEMMA_STYLE).render(&[message("assistant", "I begin")]).unwrap_err();
+    let error = template(GEMMA_STYLE)
+        .render(&[message("assistant", "I begin")])
+        .unwrap_err();
     assert_eq!(error.code, ErrorCode::TemplateError);
     assert_eq!(error.message, "Roles must take turns: user, assistant, user, …");
     assert_eq!(error.param.as_deref(), Some("messages"));
@@ -194,7 +205,10 @@ fn raising_is_a_template_error_in_its_own_words() {
 fn raising_inside_a_macro_keeps_the_words() {
     let source = "{% macro check(m) %}{% if m.role == 'bad' %}{{ raise_exception('no ' ~ m.role) }}{% endif %}{% endmacro %}\
                   {% for m in messages %}{{ check(m) }}{{ m.content }}{% endfor %}";
-    assert_eq!(template(source).render(&[message("bad", "x")]).unwrap_err().message, "no bad");
+    assert_eq!(
+        template(source).render(&[message("bad", "x")]).unwrap_err().message,
+        "no bad"
+    );
     assert_eq!(render(source, &[message("good", "x")]), "x");
 }
 
@@ -234,8 +248,16 @@ const MISTRAL_STYLE: &str = r#"{%- if messages[0]["role"] == "system" %}
 
 #[test]
 fn mistral_style() {
-    let messages = [message("system", "sys"), message("user", "a"), message("assistant", " b "), message("user", "c")];
-    assert_eq!(render(MISTRAL_STYLE, &messages), "<s>[INST] a[/INST] b</s>[INST] sys\n\nc[/INST]");
+    let messages = [
+        message("system", "sys"),
+        message("user", "a"),
+        message("assistant", " b "),
+        message("user", "c"),
+    ];
+    assert_eq!(
+        render(MISTRAL_STYLE, &messages),
+        "<s>[INST] a[/INST] b</s>[INST] sys\n\nc[/INST]"
+    );
 }
 
 #[test]
@@ -257,10 +279,22 @@ fn tojson_is_python_s() {
 
 #[test]
 fn a_template_that_does_not_compile_falls_back_by_name() {
-    for (source, chatml) in [("{% if %}", true), ("{{ x | no_such_filter }}", false), ("{% unknown %}", false)] {
-        let facts = TemplateFacts { source: Some(source.into()), has_chatml: chatml, ..TemplateFacts::default() };
+    for (source, chatml) in [
+        ("{% if %}", true),
+        ("{{ x | no_such_filter }}", false),
+        ("{% unknown %}", false),
+    ] {
+        let facts = TemplateFacts {
+            source: Some(source.into()),
+            has_chatml: chatml,
+            ..TemplateFacts::default()
+        };
         let template = ChatTemplate::new(facts);
-        let kind = if chatml { "chatml (fallback: " } else { "plain (fallback: " };
+        let kind = if chatml {
+            "chatml (fallback: "
+        } else {
+            "plain (fallback: "
+        };
         assert!(template.name().starts_with(kind), "{}", template.name());
         assert!(template.name().contains("does not work"), "{}", template.name());
         assert!(template.render(&[message("user", "hi")]).unwrap().contains("hi"));
@@ -270,7 +304,10 @@ fn a_template_that_does_not_compile_falls_back_by_name() {
 #[test]
 fn no_template_at_all_falls_back_by_name() {
     let messages = [message("system", "s"), message("user", "hi")];
-    let chatml = ChatTemplate::new(TemplateFacts { has_chatml: true, ..TemplateFacts::default() });
+    let chatml = ChatTemplate::new(TemplateFacts {
+        has_chatml: true,
+        ..TemplateFacts::default()
+    });
     assert_eq!(chatml.name(), "chatml (fallback: the model brings no chat template)");
     assert_eq!(
         chatml.render(&messages).unwrap(),

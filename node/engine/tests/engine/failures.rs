@@ -3,7 +3,8 @@
 use std::{ops::ControlFlow, path::Path};
 
 use mesh_actors::ports::engine::{Batch, EngineError, StageEngine, StageLoad};
-use mesh_engine::LlamaLoader;
+use mesh_engine::{LlamaLoader, RandomModel};
+use mesh_gguf::{Gguf, support};
 use mesh_proto::{LaneId, SessionId, sampling::greedy_sampling};
 
 use crate::{
@@ -34,7 +35,10 @@ fn missing_garbage_and_truncated_files_are_named() {
         std::fs::write(&path, content).unwrap();
         reason(&StageLoad { path, ..good.clone() })
     };
-    let missing = reason(&StageLoad { path: directory.path().join("nothing.gguf"), ..good.clone() });
+    let missing = reason(&StageLoad {
+        path: directory.path().join("nothing.gguf"),
+        ..good.clone()
+    });
     for (what, reason) in [
         ("missing", missing),
         ("garbage", bad("garbage.gguf", &[7; 4096])),
@@ -53,15 +57,69 @@ fn a_file_that_is_not_what_was_asked_for_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let good = spec(directory.path());
     let cases = [
-        (StageLoad { n_embd: 64, ..good.clone() }, "width of 128, the deployment 64"),
-        (StageLoad { n_vocab: 99, ..good.clone() }, "vocabulary of 2048, the deployment 99"),
-        (StageLoad { layers: 4..8, ..good.clone() }, "layer count of 5, the deployment 4"),
-        (StageLoad { layers: 5..5, ..good.clone() }, "not a stage"),
-        (StageLoad { lanes: 0, ..good.clone() }, "lanes"),
-        (StageLoad { lanes: 100_000, ..good.clone() }, "lanes"),
-        (StageLoad { context: 0, ..good.clone() }, "context"),
-        (StageLoad { context: u32::MAX, ..good.clone() }, "too many"),
-        (StageLoad { threads: 0, ..good.clone() }, "threads"),
+        (
+            StageLoad {
+                n_embd: 64,
+                ..good.clone()
+            },
+            "width of 128, the deployment 64",
+        ),
+        (
+            StageLoad {
+                n_vocab: 99,
+                ..good.clone()
+            },
+            "vocabulary of 2048, the deployment 99",
+        ),
+        (
+            StageLoad {
+                layers: 4..8,
+                ..good.clone()
+            },
+            "layer count of 5, the deployment 4",
+        ),
+        (
+            StageLoad {
+                layers: 5..5,
+                ..good.clone()
+            },
+            "not a stage",
+        ),
+        (
+            StageLoad {
+                lanes: 0,
+                ..good.clone()
+            },
+            "lanes",
+        ),
+        (
+            StageLoad {
+                lanes: 100_000,
+                ..good.clone()
+            },
+            "lanes",
+        ),
+        (
+            StageLoad {
+                context: 0,
+                ..good.clone()
+            },
+            "context",
+        ),
+        (
+            StageLoad {
+                context: u32::MAX,
+                ..good.clone()
+            },
+            "too many",
+        ),
+        (
+            StageLoad {
+                threads: 0,
+                ..good.clone()
+            },
+            "threads",
+        ),
     ];
     for (spec, words) in cases {
         let reason = reason(&spec);
@@ -139,7 +197,11 @@ fn malformed_batches_fail_by_span_and_the_stage_lives() {
     }
     let alone = chain.step(0, 1, 0, &prompt);
     // Lanes that do not ascend, or twice.
-    let output = chain.forward(vec![span(1, 1, 0, &prompt, 1), span(1, 1, 0, &prompt, 1), span(0, 1, 0, &prompt, 1)]);
+    let output = chain.forward(vec![
+        span(1, 1, 0, &prompt, 1),
+        span(1, 1, 0, &prompt, 1),
+        span(0, 1, 0, &prompt, 1),
+    ]);
     assert_eq!(output.spans.len(), 1);
     assert_eq!(output.spans[0].1, [alone]);
     assert_eq!(output.failed.len(), 2);
@@ -148,27 +210,66 @@ fn malformed_batches_fail_by_span_and_the_stage_lives() {
     assert_eq!(output.failed.len(), 1);
     assert_eq!(output.spans.len(), 1);
     // Too few activations.
-    let batch = Batch { spans: vec![span(2, 1, 0, &prompt, 1)], activations: vec![0.0; 5] };
+    let batch = Batch {
+        spans: vec![span(2, 1, 0, &prompt, 1)],
+        activations: vec![0.0; 5],
+    };
     let output = chain.stages[1].forward(&batch, &|_, _| false).unwrap();
     assert_eq!(output.failed.len(), 1);
     // An empty batch.
     let output = chain.stages[0].forward(&Batch::default(), &|_, _| false).unwrap();
     assert_eq!(output, mesh_actors::ports::engine::BatchOutput::default());
     assert_eq!(chain.step(2, 1, 0, &prompt), alone);
-    assert!(chain.stages[0].open(LaneId(3), SessionId(1), &greedy_sampling()).is_err());
+    assert!(
+        chain.stages[0]
+            .open(LaneId(3), SessionId(1), &greedy_sampling())
+            .is_err()
+    );
 }
 
 #[test]
 fn activations_that_are_not_numbers_fail_their_own_lane() {
     let directory = tempfile::tempdir().unwrap();
-    let mut stage = load(&StageLoad { lanes: 2, ..spec(directory.path()) }).unwrap();
+    let mut stage = load(&StageLoad {
+        lanes: 2,
+        ..spec(directory.path())
+    })
+    .unwrap();
     for lane in 0..2 {
         stage.open(LaneId(lane), SessionId(1), &greedy_sampling()).unwrap();
     }
     let mut activations = vec![0.5; 4 * 128];
     activations[..256].fill(f32::NAN);
-    let batch = Batch { spans: vec![span(0, 1, 0, &[1, 2], 1), span(1, 1, 0, &[1, 2], 1)], activations };
+    let batch = Batch {
+        spans: vec![span(0, 1, 0, &[1, 2], 1), span(1, 1, 0, &[1, 2], 1)],
+        activations,
+    };
     let output = stage.forward(&batch, &|_, _| false).unwrap();
     assert_eq!(output.spans.len(), 1);
-    assert!(matches!(output.failed[..], [(_, EngineError::Sampling(_))]), "{:?}", output.failed);
+    assert!(
+        matches!(output.failed[..], [(_, EngineError::Sampling(_))]),
+        "{:?}",
+        output.failed
+    );
+}
+
+#[test]
+fn a_stage_without_any_of_the_model_s_windows_is_refused_and_does_not_end_the_process() {
+    prepare();
+    let directory = tempfile::tempdir().unwrap();
+    for architecture in ["gpt-oss", "olmo2", "gemma3"] {
+        let path = directory.path().join(format!("{architecture}.gguf"));
+        RandomModel::new(architecture).write(&path).unwrap();
+        // The last layer of each period has full attention.
+        let end = if architecture == "gemma3" { 6 } else { 8 };
+        let gguf = Gguf::open(&path).unwrap();
+        if support(&gguf).unwrap().check_range(end - 1, end).is_ok() {
+            let spec = cut(&path, &[0, end - 1, end], directory.path()).swap_remove(1);
+            // It may load one day; it must not end the process.
+            match load(&spec) {
+                Ok(stage) => assert!(stage.is_exact()),
+                Err(error) => assert!(error.to_string().contains("sliding window"), "{error}"),
+            }
+        }
+    }
 }

@@ -1,10 +1,10 @@
 //! One below, at and above each limit.
 
-use mesh_actors::ports::engine::{EngineError, StageEngine};
-use mesh_proto::{LaneId, sampling::greedy_sampling};
+use mesh_actors::ports::engine::{Batch, EngineError, StageEngine, StageLoad};
+use mesh_proto::{LaneId, SessionId, sampling::greedy_sampling};
 
 use crate::{
-    chain::{Chain, noise_tokens, prepare, span},
+    chain::{Chain, cut, load, noise_tokens, prepare, span},
     models,
     reference::Reference,
 };
@@ -47,7 +47,10 @@ fn the_last_position_of_a_context_is_computed_and_the_next_refused() {
         }
         // The whole context in one batch, and one row more.
         chain.open(0, 2, &greedy_sampling());
-        assert_eq!(Some(chain.step(0, 2, 0, &tokens)), mesh_engine::greedy(&expected[context as usize - 1]));
+        assert_eq!(
+            Some(chain.step(0, 2, 0, &tokens)),
+            mesh_engine::greedy(&expected[context as usize - 1])
+        );
         let more: Vec<u32> = tokens.iter().copied().chain([1]).collect();
         let output = chain.forward(vec![span(0, 2, 0, &more, 1)]);
         assert!(output.spans.is_empty());
@@ -84,4 +87,44 @@ fn trimming_forgets_and_keeps() {
     chain.open(0, 2, &greedy_sampling());
     chain.step(0, 2, 0, &tokens);
     assert_eq!(chain.step(0, 2, 49, &tokens[49..]), first);
+}
+
+#[test]
+fn without_exact_mode_a_stage_works_and_says_so() {
+    prepare();
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = noise_tokens(23, 200, 2048);
+    let mut batch = Batch {
+        spans: vec![span(0, 1, 0, &tokens, 1)],
+        activations: Vec::new(),
+    };
+    for spec in cut(&models::built_in(), &[0, 3, 5, 8], directory.path()) {
+        let mut stage = load(&StageLoad { exact: false, ..spec }).unwrap();
+        assert!(!stage.is_exact());
+        stage.open(LaneId(0), SessionId(1), &greedy_sampling()).unwrap();
+        let last = stage.forward(&batch, &|_, _| false).unwrap();
+        assert_eq!(last.failed, []);
+        assert_eq!(last.spans.len(), 1);
+        // A lone row is computed as it is.
+        let row = batch.activations.get(128..256).map(<[f32]>::to_vec).unwrap_or_default();
+        let lone = Batch {
+            spans: vec![span(0, 1, 1, &[3], 1)],
+            activations: row,
+        };
+        assert_eq!(stage.forward(&lone, &|_, _| false).unwrap().failed, []);
+        batch = Batch {
+            spans: last.spans.into_iter().map(|(span, _)| span).collect(),
+            activations: last.activations,
+        };
+    }
+}
+
+#[test]
+fn a_process_that_was_not_prepared_is_not_exact() {
+    // Each test has a process of its own under nextest; under `cargo test` another test may have prepared it.
+    if !mesh_engine::is_process_exact() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = cut(&models::built_in(), &[0, 8], directory.path()).swap_remove(0);
+        assert!(!load(&spec).unwrap().is_exact());
+    }
 }

@@ -33,7 +33,12 @@ impl Reference {
             let context = sys::llama_init_from_model(model, params);
             assert!(!context.is_null());
             let n_vocab = usize::try_from(sys::llama_vocab_n_tokens(sys::llama_model_get_vocab(model))).unwrap();
-            Self { model, context, n_vocab, length: 0 }
+            Self {
+                model,
+                context,
+                n_vocab,
+                length: 0,
+            }
         }
     }
 

@@ -31,7 +31,11 @@ fn expect(model: &Path, prompt: &[u32]) -> Expected {
         tokens.push(mesh_engine::greedy(logits.last().unwrap()).unwrap());
         logits.extend(reference.forward(&tokens[tokens.len() - 1..]));
     }
-    Expected { prompt: prompt.to_vec(), tokens, logits }
+    Expected {
+        prompt: prompt.to_vec(),
+        tokens,
+        logits,
+    }
 }
 
 /// Rows compared.
@@ -49,7 +53,12 @@ fn check(model: &Path, cuts: &[u32], expected: &Expected) -> usize {
     let recorded = chain.take_logits();
     assert_eq!(recorded.len(), expected.logits.len());
     for (row, (ours, theirs)) in recorded.iter().zip(&expected.logits).enumerate() {
-        assert_eq!(bits(&ours.values), bits(theirs), "row {row} of {} cut {cuts:?}", model.display());
+        assert_eq!(
+            bits(&ours.values),
+            bits(theirs),
+            "row {row} of {} cut {cuts:?}",
+            model.display()
+        );
     }
     recorded.len()
 }
@@ -65,16 +74,28 @@ fn check_all(model: &Path, prompt: &[u32], all_cuts: &[&[u32]]) {
 #[test]
 fn the_built_in_model_at_uneven_cuts() {
     let prompt = noise_tokens(1, 70, 2048);
-    let cuts: &[&[u32]] = &[&[0, 8], &[0, 1, 8], &[0, 3, 5, 8], &[0, 7, 8], &[0, 1, 2, 3, 4, 5, 6, 7, 8]];
+    let cuts: &[&[u32]] = &[
+        &[0, 8],
+        &[0, 1, 8],
+        &[0, 3, 5, 8],
+        &[0, 7, 8],
+        &[0, 1, 2, 3, 4, 5, 6, 7, 8],
+    ];
     check_all(&models::built_in(), &prompt, cuts);
 }
 
-/// Cuts of a random model of eight layers: each in half, off the middle and in three, as far as its rules allow.
+/// Cuts of a random model of eight layers: each in half, off the middle and in three, as far as its rules allow. The
+/// last layer alone has no sliding window in some, which llama.cpp refuses to hold (`failures` has the test).
 fn legal(model: &Path) -> Vec<Vec<u32>> {
     let architecture = support(&Gguf::open(model).unwrap()).unwrap();
-    [&[0, 8][..], &[0, 1, 8], &[0, 3, 5, 8], &[0, 4, 8], &[0, 7, 8]]
+    let windowed = ["gpt-oss", "olmo2"].contains(&architecture.name());
+    let late: &[u32] = if windowed { &[0, 6, 8] } else { &[0, 7, 8] };
+    [&[0, 8][..], &[0, 1, 8], &[0, 3, 5, 8], &[0, 4, 8], late]
         .into_iter()
-        .filter(|cuts| cuts.windows(2).all(|pair| architecture.check_range(pair[0], pair[1]).is_ok()))
+        .filter(|cuts| {
+            cuts.windows(2)
+                .all(|pair| architecture.check_range(pair[0], pair[1]).is_ok())
+        })
         .map(<[u32]>::to_vec)
         .collect()
 }
@@ -83,7 +104,9 @@ fn check_random(model: &RandomModel) {
     prepare();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(format!("{}.gguf", model.architecture));
-    model.write(&path).unwrap_or_else(|words| panic!("{}: {words}", model.architecture));
+    model
+        .write(&path)
+        .unwrap_or_else(|words| panic!("{}: {words}", model.architecture));
     let cuts = legal(&path);
     assert!(cuts.len() > 1, "{} has no legal cut", model.architecture);
     let cuts: Vec<&[u32]> = cuts.iter().map(Vec::as_slice).collect();
@@ -124,17 +147,26 @@ rows! {
 
 #[test]
 fn random_llama_tied() {
-    check_random(&RandomModel { tied: true, ..RandomModel::new("llama") });
+    check_random(&RandomModel {
+        tied: true,
+        ..RandomModel::new("llama")
+    });
 }
 
 #[test]
 fn random_llama_with_experts() {
-    check_random(&RandomModel { experts: 4, ..RandomModel::new("llama") });
+    check_random(&RandomModel {
+        experts: 4,
+        ..RandomModel::new("llama")
+    });
 }
 
 #[test]
 fn random_qwen3_tied() {
-    check_random(&RandomModel { tied: true, ..RandomModel::new("qwen3") });
+    check_random(&RandomModel {
+        tied: true,
+        ..RandomModel::new("qwen3")
+    });
 }
 
 #[test]

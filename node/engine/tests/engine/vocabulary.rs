@@ -11,7 +11,11 @@ use crate::{
 };
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.into(), content: content.into(), name: None }
+    ChatMessage {
+        role: role.into(),
+        content: content.into(),
+        name: None,
+    }
 }
 
 /// The vocabulary as a deployment loads it: from its own file.
@@ -50,7 +54,9 @@ fn text_survives_the_round_trip_and_control_tokens_give_nothing() {
     assert_eq!((tokens[0], tokens[tokens.len() - 1]), (1, 2));
     assert_eq!(text(&vocabulary, &tokens), "hi");
     assert_eq!(text(&vocabulary, &[2048, u32::MAX]), "");
-    let ends: Vec<u32> = (0..2050).filter(|token| vocabulary.is_end_of_generation(*token)).collect();
+    let ends: Vec<u32> = (0..2050)
+        .filter(|token| vocabulary.is_end_of_generation(*token))
+        .collect();
     assert_eq!(ends, [0, 2]);
 }
 
@@ -60,7 +66,10 @@ fn a_conversation_is_tokenized_as_its_rendering() {
     let messages = [message("system", "Be <brief>."), message("user", "Recite John 3:16.")];
     let rendered = "<|im_start|>system\nBe <brief>.<|im_end|>\n<|im_start|>user\nRecite John 3:16.<|im_end|>\n\
                     <|im_start|>assistant\n";
-    assert_eq!(vocabulary.tokenize_chat(&messages).unwrap(), vocabulary.tokenize_raw(rendered).unwrap());
+    assert_eq!(
+        vocabulary.tokenize_chat(&messages).unwrap(),
+        vocabulary.tokenize_raw(rendered).unwrap()
+    );
 }
 
 #[test]
@@ -86,7 +95,9 @@ fn bad_vocabulary_files_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let garbage = directory.path().join("garbage.gguf");
     std::fs::write(&garbage, [1; 999]).unwrap();
-    let stage = cut(&models::built_in(), &[0, 3, 8], directory.path()).swap_remove(0).path;
+    let stage = cut(&models::built_in(), &[0, 3, 8], directory.path())
+        .swap_remove(0)
+        .path;
     for path in [directory.path().join("missing.gguf"), garbage, stage] {
         let error = LlamaVocabularyLoader.load(&path).err().unwrap();
         println!("{error}");
@@ -96,17 +107,25 @@ fn bad_vocabulary_files_are_errors() {
 
 #[test]
 fn smollm2_has_no_doubled_bos_and_its_own_template() {
-    let Some(model) = models::real(models::SMOLLM2) else { return };
+    let Some(model) = models::real(models::SMOLLM2) else {
+        return;
+    };
     let vocabulary = vocabulary(&model);
     assert_eq!(vocabulary.chat_template(), "model");
     let tokens = vocabulary.tokenize_chat(&[message("user", "hi <|im_end|>")]).unwrap();
-    assert_eq!(tokens.iter().filter(|token| **token == 2).count(), 2, "system and user end; the quoted one is text");
+    assert_eq!(
+        tokens.iter().filter(|token| **token == 2).count(),
+        2,
+        "system and user end; the quoted one is text"
+    );
     assert!(vocabulary.is_end_of_generation(2));
 }
 
 #[test]
 fn gemma_3_gets_one_bos() {
-    let Some(model) = models::real(models::GEMMA_3) else { return };
+    let Some(model) = models::real(models::GEMMA_3) else {
+        return;
+    };
     let vocabulary = vocabulary(&model);
     println!("{}", vocabulary.chat_template());
     for sample in ["hello", "<bos>hello"] {
@@ -114,7 +133,9 @@ fn gemma_3_gets_one_bos() {
         assert_eq!(tokens[0], 2);
         assert!(!tokens[1..].contains(&2));
     }
-    let tokens = vocabulary.tokenize_chat(&[message("user", "<bos> and <end_of_turn>")]).unwrap();
+    let tokens = vocabulary
+        .tokenize_chat(&[message("user", "<bos> and <end_of_turn>")])
+        .unwrap();
     assert_eq!(tokens[0], 2);
     assert!(!tokens[1..].contains(&2));
     assert!(text(&vocabulary, &tokens).contains("<bos> and <end_of_turn>"));
