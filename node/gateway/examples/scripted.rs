@@ -43,6 +43,12 @@ impl Inference for Counting {
             created: 1_700_000_000,
         };
         let (fails, most) = (request.model == "fail", request.max_tokens.unwrap_or(10));
+        let reason = if request.max_tokens.is_some() {
+            FinishReason::Length
+        } else {
+            FinishReason::Stop
+        }
+        .into();
         tokio::spawn(async move {
             let cancelled = writer.cancelled();
             for count in 1..=most {
@@ -54,7 +60,6 @@ impl Inference for Counting {
                     return writer.fail(MeshError::new(ErrorCode::StageLost, "stage 1 went away; try again"));
                 }
             }
-            let reason = FinishReason::Length.into();
             writer.finish(GenerateFinished {
                 reason,
                 prompt_tokens: 3,

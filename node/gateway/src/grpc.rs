@@ -1,6 +1,6 @@
 //! The `mesh.v1` services, health and reflection.
 
-use std::sync::Arc;
+use std::{any::Any, sync::Arc};
 
 use axum::Router;
 use mesh_proto::{
@@ -17,6 +17,7 @@ use tonic_health::{
     server::{HealthReporter, HealthService},
 };
 use tonic_reflection::server::{Builder, Error as ReflectionError};
+use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{gateway::Shared, request_id};
 
@@ -39,7 +40,18 @@ pub(crate) fn routes(shared: Arc<Shared>, health: &Health) -> Result<Router, Ref
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.0.clone())))
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);
-    Ok(routes.prepare().into_axum_router())
+    Ok(routes
+        .prepare()
+        .into_axum_router()
+        .layer(CatchPanicLayer::custom(panicked)))
+}
+
+/// A handler panicked: the client gets a status, the log the reason (from the panic hook).
+fn panicked(_: Box<dyn Any + Send>) -> axum::response::Response {
+    Status::from(MeshError::internal(
+        "the node failed on this call; see its log and report the defect",
+    ))
+    .into_http()
 }
 
 fn reflection() -> Builder<'static> {
@@ -78,7 +90,7 @@ impl Health {
     }
 }
 
-/// The headers of a call, for [`crate::access`], and its id.
+/// One call of an allowed caller, with its id.
 struct Call {
     id: RequestId,
 }

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::FLUSH_GRACE;
 
 mod connection;
+mod patience;
 
 pub(crate) use connection::Wire;
 

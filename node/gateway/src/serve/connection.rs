@@ -11,8 +11,10 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use tokio::net::TcpStream;
+use tokio::{net::TcpStream, time::timeout};
 use tokio_util::sync::CancellationToken;
+
+use super::patience::Patient;
 
 /// Which protocol a listener speaks.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +27,9 @@ pub(crate) enum Wire {
 
 /// Time for a request's head to arrive, and for an idle connection to be used again.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A client that takes not a byte for this long has stalled; buffers along the way hide shorter pauses.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longest request head, and what is buffered of a body or an answer at once.
 const HTTP1_BUFFER: usize = 64 << 10;
@@ -48,7 +53,13 @@ const MAX_SEND_BUFFER: usize = 64 << 10;
 pub(super) async fn serve(stream: TcpStream, routes: Router, wire: Wire, closing: CancellationToken) {
     // Tokens are small writes that must not wait for the next one.
     _ = stream.set_nodelay(true);
-    let io = TokioIo::new(stream);
+    // HTTP/2 has no limit of its own for a peer that connects and is silent.
+    tokio::select! {
+        Ok(Ok(())) = timeout(HEAD_TIMEOUT, stream.readable()) => {}
+        () = closing.cancelled() => return,
+        else => return,
+    }
+    let io = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
     let service = TowerToHyperService::new(routes);
     let result = match wire {
         Wire::Http1 => {

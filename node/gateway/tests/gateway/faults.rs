@@ -170,3 +170,18 @@ async fn a_connection_is_used_again_after_a_refusal() {
         "{answer}"
     );
 }
+
+#[tokio::test]
+async fn silent_connections_and_other_protocols_do_not_keep_a_stopping_node() {
+    let mut server = start(Arc::new(Immediate::default())).await;
+    let _silent = (
+        TcpStream::connect(server.http).await.unwrap(),
+        TcpStream::connect(server.grpc).await.unwrap(),
+    );
+    let mut wrong = TcpStream::connect(server.grpc).await.unwrap();
+    wrong.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    assert_eq!(server.chat(chat_body("")).await.status(), 200);
+    server.shutdown.cancel();
+    within(&mut server.http_served).await.unwrap().unwrap();
+    within(&mut server.grpc_served).await.unwrap().unwrap();
+}

@@ -1,4 +1,4 @@
-//! The gRPC services.
+//! Generation over gRPC, health and reflection.
 
 use std::sync::Arc;
 
@@ -7,27 +7,17 @@ use mesh_proto::{
     ErrorCode, MeshError,
     sampling::default_sampling,
     v1::{
-        self, FinishReason, GenerateRequest, Sampling, deployment_service_client::DeploymentServiceClient,
-        generate_request::Prompt, generate_response::Event, inference_service_client::InferenceServiceClient,
-        node_service_client::NodeServiceClient, serve_response,
+        self, FinishReason, GenerateRequest, Sampling, generate_request::Prompt, generate_response::Event,
+        inference_service_client::InferenceServiceClient, node_service_client::NodeServiceClient,
     },
 };
-use tokio::sync::mpsc;
-use tonic::{Code, Request, transport::Channel};
+use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use crate::{
     scripted::{Admin, Immediate, finished, manual},
-    server::{ADMIN_TOKEN, Server, options, start, start_with, within},
+    server::{ADMIN_TOKEN, channel, options, start, start_with, with_token, within},
 };
-
-async fn channel(server: &Server) -> Channel {
-    Channel::from_shared(format!("http://{}", server.grpc))
-        .unwrap()
-        .connect()
-        .await
-        .unwrap()
-}
 
 fn request() -> GenerateRequest {
     GenerateRequest {
@@ -35,14 +25,6 @@ fn request() -> GenerateRequest {
         prompt: Some(Prompt::Text("hi".into())),
         ..Default::default()
     }
-}
-
-fn with_token<T>(message: T, token: &str) -> Request<T> {
-    let mut request = Request::new(message);
-    request
-        .metadata_mut()
-        .insert("authorization", format!("Bearer {token}").parse().unwrap());
-    request
 }
 
 #[tokio::test]
@@ -182,6 +164,22 @@ async fn the_same_checks_hold_as_over_http() {
 }
 
 #[tokio::test]
+async fn a_panic_is_a_status_and_the_connection_lives() {
+    let server = start(Arc::new(Immediate::default())).await;
+    let mut client = InferenceServiceClient::new(channel(&server).await);
+    let panics = GenerateRequest {
+        prompt: Some(Prompt::Text("panic".into())),
+        ..request()
+    };
+    let status = within(client.generate(panics)).await.unwrap_err();
+    assert_eq!(
+        (status.code(), MeshError::from(&status).code),
+        (Code::Internal, ErrorCode::Internal)
+    );
+    assert!(within(client.generate(request())).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_request_id_in_the_message_or_the_metadata_is_kept() {
     let inference = Arc::new(Immediate::default());
     let server = start(inference.clone()).await;
@@ -198,79 +196,6 @@ async fn a_request_id_in_the_message_or_the_metadata_is_kept() {
         assert_eq!(response.metadata().get("x-request-id").unwrap(), uuid);
         assert_eq!(inference.last().request_id, uuid);
     }
-}
-
-#[tokio::test]
-async fn administration_needs_the_token_and_reading_does_not() {
-    let server = start(Arc::new(Immediate::default())).await;
-    let mut nodes = NodeServiceClient::new(channel(&server).await);
-    let mut deployments = DeploymentServiceClient::new(channel(&server).await);
-    assert_eq!(
-        nodes.get_status(v1::GetStatusRequest {}).await.unwrap().get_ref().node,
-        "a"
-    );
-    assert_eq!(
-        deployments
-            .list_deployments(v1::ListDeploymentsRequest {})
-            .await
-            .unwrap()
-            .get_ref()
-            .deployments
-            .len(),
-        1
-    );
-    for token in ["", "wrong", " "] {
-        let refused = [
-            nodes
-                .create_ticket(with_token(v1::CreateTicketRequest {}, token))
-                .await
-                .err(),
-            nodes.list_nodes(with_token(v1::ListNodesRequest {}, token)).await.err(),
-            nodes.leave_mesh(with_token(v1::LeaveMeshRequest {}, token)).await.err(),
-            deployments
-                .serve(with_token(v1::ServeRequest::default(), token))
-                .await
-                .err(),
-            deployments
-                .stop(with_token(v1::StopRequest::default(), token))
-                .await
-                .err(),
-        ];
-        for status in refused {
-            assert_eq!(status.expect("refused").code(), Code::Unauthenticated);
-        }
-    }
-    assert_eq!(
-        nodes
-            .create_ticket(v1::CreateTicketRequest {})
-            .await
-            .unwrap_err()
-            .code(),
-        Code::Unauthenticated
-    );
-    let ticket = nodes
-        .create_ticket(with_token(v1::CreateTicketRequest {}, ADMIN_TOKEN))
-        .await
-        .unwrap();
-    assert_eq!(ticket.get_ref().ticket, "ticket");
-    assert_eq!(
-        nodes
-            .list_nodes(with_token(v1::ListNodesRequest {}, ADMIN_TOKEN))
-            .await
-            .unwrap()
-            .get_ref()
-            .nodes
-            .len(),
-        1
-    );
-    nodes
-        .leave_mesh(with_token(v1::LeaveMeshRequest {}, ADMIN_TOKEN))
-        .await
-        .unwrap();
-    let stop = |name: &str| with_token(v1::StopRequest { name: name.into() }, ADMIN_TOKEN);
-    deployments.stop(stop("smol")).await.unwrap();
-    let status = deployments.stop(stop("nope")).await.unwrap_err();
-    assert_eq!(MeshError::from(&status).code, ErrorCode::ModelNotFound);
 }
 
 #[tokio::test]
@@ -304,63 +229,6 @@ async fn with_an_api_key_inference_and_status_need_it_or_the_token() {
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
-}
-
-#[tokio::test]
-async fn serve_streams_progress_until_ready_or_one_error() {
-    let admin = Arc::new(Admin::default());
-    let server = start_with(options(), Arc::new(Immediate::default()), admin.clone()).await;
-    let mut client = DeploymentServiceClient::new(channel(&server).await);
-    let serve = || {
-        with_token(
-            v1::ServeRequest {
-                model: "m.gguf".into(),
-                ..Default::default()
-            },
-            ADMIN_TOKEN,
-        )
-    };
-    let refused = client.serve(serve()).await.unwrap_err();
-    assert!(refused.message().contains("m.gguf"));
-
-    for fails in [false, true] {
-        let (progress, receiver) = mpsc::channel(4);
-        *admin.progress.lock().unwrap() = Some(receiver);
-        let mut stream = within(client.serve(serve())).await.unwrap().into_inner();
-        let event = serve_response::Event::Progress(v1::ServeProgress {
-            step: "cut".into(),
-            ..Default::default()
-        });
-        progress
-            .send(Ok(v1::ServeResponse {
-                event: Some(event.clone()),
-            }))
-            .await
-            .unwrap();
-        assert_eq!(within(stream.message()).await.unwrap().unwrap().event, Some(event));
-        if fails {
-            progress
-                .send(Err(MeshError::new(ErrorCode::InsufficientResources, "needs 9, has 8")))
-                .await
-                .unwrap();
-            let status = within(stream.message()).await.unwrap_err();
-            assert_eq!(MeshError::from(&status).code, ErrorCode::InsufficientResources);
-        } else {
-            let ready = serve_response::Event::Ready(v1::Deployment::default());
-            progress
-                .send(Ok(v1::ServeResponse { event: Some(ready) }))
-                .await
-                .unwrap();
-            assert!(within(stream.message()).await.unwrap().is_some());
-        }
-        drop(progress);
-        assert!(within(stream.message()).await.unwrap().is_none());
-    }
-
-    let (progress, receiver) = mpsc::channel(4);
-    *admin.progress.lock().unwrap() = Some(receiver);
-    drop(within(client.serve(serve())).await.unwrap());
-    within(progress.closed()).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 // Clippy's exception for tests does not reach the functions beside them.
 #![allow(clippy::unwrap_used)]
 
+mod administration;
 mod drain;
 mod faults;
 mod grpc;

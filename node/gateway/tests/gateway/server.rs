@@ -12,6 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{Request, transport::Channel};
 
 use crate::scripted::Admin;
 
@@ -105,6 +106,24 @@ impl Server {
 /// A client without a pool: its connections end with its responses.
 pub fn client() -> reqwest::Client {
     reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap()
+}
+
+/// A gRPC channel to the server.
+pub async fn channel(server: &Server) -> Channel {
+    Channel::from_shared(format!("http://{}", server.grpc))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap()
+}
+
+/// A call with a token.
+pub fn with_token<T>(message: T, token: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request
+        .metadata_mut()
+        .insert("authorization", format!("Bearer {token}").parse().unwrap());
+    request
 }
 
 /// A chat that asks `smol`, with more fields.
