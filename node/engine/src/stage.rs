@@ -237,10 +237,7 @@ impl StageEngine for LlamaStage {
                 continue;
             }
             if let Err(error) = self.compute(&mut run, &pieces) {
-                for piece in &pieces {
-                    self.clear_after_failure(&batch.spans[piece.span]);
-                    run.fail(piece.span, error.clone());
-                }
+                self.contain(&mut run, &pieces, error);
             }
         }
     }
@@ -271,3 +268,6 @@ impl StageEngine for LlamaStage {
         self.exact
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -209,6 +209,26 @@ impl LlamaStage {
         Ok(())
     }
 
+    /// Keeps a failed call to the lanes that are at fault: lanes that shared it are computed again, each alone, which
+    /// gives them the same bits.
+    pub(super) fn contain(&mut self, run: &mut Run<'_>, pieces: &[Piece], error: EngineError) {
+        if let [piece] = pieces {
+            self.clear_after_failure(&run.batch.spans[piece.span]);
+            run.fail(piece.span, error);
+            return;
+        }
+        for piece in pieces {
+            let lane = run.spans[piece.span].lane;
+            let length = self.lanes[lane as usize].length;
+            let again = self
+                .trim_cache(lane, length)
+                .and_then(|()| self.compute(run, &[*piece]));
+            if let Err(error) = again {
+                self.contain(run, &[*piece], error);
+            }
+        }
+    }
+
     fn sample_rows(
         &mut self,
         span: &RowSpan,
