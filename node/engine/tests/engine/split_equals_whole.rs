@@ -1,6 +1,6 @@
 //! Logits of prefill and of 32 greedy steps, bit for bit, against the original file in plain llama.cpp.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use mesh_engine::RandomModel;
 use mesh_gguf::{Gguf, SUPPORTED, support};
@@ -31,6 +31,15 @@ fn expect(model: &Path, prompt: &[u32]) -> Expected {
         tokens.push(mesh_engine::greedy(logits.last().unwrap()).unwrap());
         logits.extend(reference.forward(&tokens[tokens.len() - 1..]));
     }
+    // A degenerate model would make any split look right.
+    assert!(logits.iter().flatten().all(|value| value.is_finite()));
+    let rows: BTreeSet<Vec<u32>> = logits.iter().map(|row| bits(row)).collect();
+    assert!(
+        rows.len() > logits.len() / 2,
+        "{} different rows of {}",
+        rows.len(),
+        logits.len()
+    );
     Expected {
         prompt: prompt.to_vec(),
         tokens,
