@@ -1,0 +1,120 @@
+//! What `mesh` commands ask of this node.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use mesh_actors::{
+    deployment::Owner,
+    directory::Directory,
+    membership::MembershipHandle,
+    ports::inference::{Administration, ServeStream},
+};
+use mesh_links::{NodeEndpoint, Peers, TicketIssuer};
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    v1::{CreateTicketResponse, Deployment, GetStatusResponse, Node, ServeRequest},
+    wire::DeploymentRoute,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{inference::MeshInference, members::MemberFile};
+
+/// How long status waits for the lanes of a head elsewhere; without them it is shown all the same.
+const LANES_LIMIT: Duration = Duration::from_secs(1);
+
+/// The [`Administration`] of a node.
+pub struct MeshAdministration {
+    pub name: String,
+    pub inference: std::sync::Arc<MeshInference>,
+    pub endpoint: NodeEndpoint,
+    pub tickets: TicketIssuer,
+    pub membership: MembershipHandle,
+    pub member_file: std::sync::Arc<MemberFile>,
+    pub directory: Directory,
+    pub owner: Owner,
+    pub peers: Peers,
+    /// `None` on the issuer.
+    pub issuer: Option<NodeId>,
+    /// Ends the node.
+    pub end_node: CancellationToken,
+}
+
+#[async_trait]
+impl Administration for MeshAdministration {
+    async fn status(&self) -> Result<GetStatusResponse, MeshError> {
+        Ok(GetStatusResponse {
+            node: self.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            nodes: self.nodes().await?,
+            deployments: self.deployments().await?,
+        })
+    }
+
+    async fn create_ticket(&self) -> Result<CreateTicketResponse, MeshError> {
+        if self.issuer.is_some() {
+            let members = self.membership.nodes().borrow().clone();
+            let issuer = members.into_iter().find(|node| node.issuer).map(|node| node.name).unwrap_or_default();
+            let message = format!("tickets of this mesh come from node {issuer}; run `mesh node ticket` there");
+            return Err(MeshError::new(ErrorCode::Conflict, message));
+        }
+        let ticket = self.tickets.issue(self.endpoint.id(), self.endpoint.addresses())?;
+        Ok(CreateTicketResponse { expires: ticket.expires(), ticket: ticket.to_string() })
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, MeshError> {
+        Ok(self.membership.nodes().borrow().clone())
+    }
+
+    async fn leave(&self) -> Result<(), MeshError> {
+        match self.issuer {
+            Some(issuer) => self.peers.leave(issuer).await?,
+            None => {
+                let others = self.membership.nodes().borrow().len() - 1;
+                if others > 0 {
+                    let message = format!(
+                        "this node admits others, and {others} depend on it; let them leave first, or just stop it"
+                    );
+                    return Err(MeshError::new(ErrorCode::Conflict, message));
+                }
+            }
+        }
+        self.member_file.remove()?;
+        tracing::info!("left the mesh");
+        self.end_node.cancel();
+        Ok(())
+    }
+
+    async fn serve(&self, request: ServeRequest) -> Result<ServeStream, MeshError> {
+        self.owner.serve(request).await
+    }
+
+    async fn stop(&self, name: &str) -> Result<(), MeshError> {
+        match self.directory.peer_owner(name) {
+            Some(owner) => self.peers.stop_deployment(owner, name).await,
+            None => self.owner.stop(name).await,
+        }
+    }
+
+    async fn deployments(&self) -> Result<Vec<Deployment>, MeshError> {
+        Ok(join_all(self.directory.all().into_iter().map(|route| self.with_lanes(route))).await)
+    }
+}
+
+impl MeshAdministration {
+    async fn with_lanes(&self, route: DeploymentRoute) -> Deployment {
+        let mut deployment = route.deployment.unwrap_or_default();
+        let Ok(head) = route.head.parse::<NodeId>() else { return deployment };
+        if !deployment.ready {
+            return deployment;
+        }
+        let lanes = if head == self.inference.node {
+            self.inference.registry.head(&deployment.name).map(|head| head.lanes())
+        } else {
+            let asked = self.peers.lanes(head, &deployment.name, deployment.epoch);
+            tokio::time::timeout(LANES_LIMIT, asked).await.ok().and_then(Result::ok).flatten()
+        };
+        deployment.lanes = lanes.or(deployment.lanes);
+        deployment
+    }
+}

@@ -1,0 +1,234 @@
+//! Settings of a node: defaults, then the TOML file, then `MESH_*`, then flags; checked at the end.
+
+use std::{
+    fmt,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use figment::{
+    Figment,
+    providers::{Env, Format, Serialized, Toml},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{NodeError, data_dir::default_data_dir, environment};
+
+/// A secret setting: never printed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SecretSetting(pub String);
+
+impl fmt::Debug for SecretSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SecretSetting(redacted)")
+    }
+}
+
+/// Settings of a node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// Name in the mesh; the hostname when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Keys, members and model parts.
+    pub data_dir: PathBuf,
+    /// OpenAI-compatible HTTP API.
+    pub http: SocketAddr,
+    /// gRPC, also for commands.
+    pub grpc: SocketAddr,
+    /// UDP address of the QUIC endpoint; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Most compute threads of a stage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// Memory that stages may use, bytes; what is free when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Exact mode.
+    pub exact: bool,
+    /// Layers to offload; all that the back end takes when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_layers: Option<u32>,
+    /// Key that inference needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<SecretSetting>,
+    /// Listen off loopback without a key.
+    pub insecure: bool,
+    /// Log filter.
+    pub log: String,
+}
+
+/// What the command line says.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ConfigOverrides {
+    /// Configuration file; `config.toml` in the data directory when absent.
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// See [`NodeConfig::name`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// See [`NodeConfig::data_dir`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+    /// See [`NodeConfig::http`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http: Option<SocketAddr>,
+    /// See [`NodeConfig::grpc`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc: Option<SocketAddr>,
+    /// See [`NodeConfig::listen`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// See [`NodeConfig::threads`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u32>,
+    /// See [`NodeConfig::memory`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+    /// Turns exact mode off.
+    #[serde(skip)]
+    pub no_exact: bool,
+    /// See [`NodeConfig::gpu_layers`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_layers: Option<u32>,
+    /// Turns [`NodeConfig::insecure`] on.
+    #[serde(skip)]
+    pub insecure: bool,
+    /// See [`NodeConfig::log`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        Self {
+            name: None,
+            data_dir: default_data_dir(),
+            http: loopback(9470),
+            grpc: loopback(9471),
+            listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            threads: None,
+            memory: None,
+            exact: true,
+            gpu_layers: None,
+            api_key: None,
+            insecure: false,
+            log: "info".to_owned(),
+        }
+    }
+}
+
+impl NodeConfig {
+    /// Puts all layers together and checks the result.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, an unknown or wrong setting, or settings that contradict each other.
+    pub fn load(overrides: ConfigOverrides) -> Result<Self, NodeError> {
+        let data_dir = overrides.data_dir.clone().unwrap_or_else(default_data_dir);
+        let file = match &overrides.config {
+            Some(file) if !file.is_file() => {
+                let message = format!("there is no configuration file {}; check --config", file.display());
+                return Err(NodeError::Config(message));
+            }
+            Some(file) => file.clone(),
+            None => data_dir.join("config.toml"),
+        };
+        // `MESH_HOME` and `MESH_TOKEN` are not settings of a node.
+        let environment = Env::prefixed(environment::PREFIX).ignore(&["home", "token", "test_models"]);
+        let mut figment = Figment::from(Serialized::defaults(Self { data_dir, ..Self::default() }))
+            .merge(Toml::file(file))
+            .merge(environment)
+            .merge(Serialized::defaults(&overrides));
+        if overrides.no_exact {
+            figment = figment.merge(("exact", false));
+        }
+        if overrides.insecure {
+            figment = figment.merge(("insecure", true));
+        }
+        let config: Self =
+            figment.extract().map_err(|error| NodeError::Config(format!("configuration: {error}; see --print-config")))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), NodeError> {
+        let refuse = |message: String| Err(NodeError::Config(message));
+        if self.threads == Some(0) {
+            return refuse("--threads is 0; use at least 1".to_owned());
+        }
+        if self.api_key.as_ref().is_some_and(|key| key.0.trim().is_empty()) {
+            return refuse(format!("{} is empty; set a key or unset it", environment::API_KEY));
+        }
+        let open = |address: &SocketAddr| !address.ip().is_loopback();
+        if (open(&self.http) || open(&self.grpc)) && self.api_key.is_none() && !self.insecure {
+            return refuse(format!(
+                "listening on {} and {} off loopback needs a key: set {}, or say --insecure",
+                self.http,
+                self.grpc,
+                environment::API_KEY
+            ));
+        }
+        Ok(())
+    }
+
+    /// The settings in force, as a configuration file, without secrets.
+    pub fn to_toml_redacted(&self) -> String {
+        let mut shown = self.clone();
+        if let Some(key) = &mut shown.api_key {
+            *key = SecretSetting("(set)".to_owned());
+        }
+        toml::to_string_pretty(&shown).unwrap_or_else(|error| format!("# cannot be printed: {error}\n"))
+    }
+
+    /// Where model parts are kept.
+    pub(crate) fn models_dir(&self) -> PathBuf {
+        Path::new(&self.data_dir).join("models")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overrides(dir: &Path) -> ConfigOverrides {
+        ConfigOverrides { data_dir: Some(dir.to_owned()), ..ConfigOverrides::default() }
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_the_file_over_defaults() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.toml"), "name = \"from-file\"\nthreads = 3\n").unwrap();
+        let config =
+            NodeConfig::load(ConfigOverrides { threads: Some(5), ..overrides(dir.path()) }).unwrap();
+        assert_eq!((config.name.as_deref(), config.threads), (Some("from-file"), Some(5)));
+        assert_eq!(config.http.port(), 9470);
+    }
+
+    #[test]
+    fn an_unknown_setting_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.toml"), "colour = 1\n").unwrap();
+        let error = NodeConfig::load(overrides(dir.path())).expect_err("unknown");
+        assert!(error.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn listening_off_loopback_needs_a_key_or_insecure() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = ConfigOverrides { http: "0.0.0.0:9470".parse().ok(), ..overrides(dir.path()) };
+        assert!(NodeConfig::load(open.clone()).is_err());
+        assert!(NodeConfig::load(ConfigOverrides { insecure: true, ..open }).is_ok());
+    }
+
+    #[test]
+    fn a_printed_configuration_shows_no_secret_and_loads_again() {
+        let config = NodeConfig { api_key: Some(SecretSetting("sesame".into())), ..NodeConfig::default() };
+        let text = config.to_toml_redacted();
+        assert!(!text.contains("sesame") && !format!("{config:?}").contains("sesame"));
+        assert!(toml::from_str::<NodeConfig>(&text).is_ok());
+    }
+}

@@ -1,0 +1,275 @@
+//! The data directory of a node.
+//!
+//! ```text
+//! lock           held while the node runs
+//! node.key       secret key of the QUIC endpoint, mode 0600
+//! admin.token    administration token, mode 0600
+//! node.json      name and id: whose directory this is
+//! running.json   where the running node listens
+//! members.json   the mesh, as last known
+//! config.toml    settings, if the user wrote any
+//! models/        model parts, cut here or fetched
+//! ```
+
+use std::{
+    env,
+    fs::{self, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{NodeError, environment};
+
+/// `$MESH_HOME`, else the platform's place for data of applications.
+pub fn default_data_dir() -> PathBuf {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(home) = set(environment::HOME) {
+        return home;
+    }
+    let home = set("HOME").unwrap_or_else(|| PathBuf::from("."));
+    let base = if cfg!(target_os = "macos") {
+        home.join("Library/Application Support")
+    } else {
+        set("XDG_DATA_HOME").unwrap_or_else(|| home.join(".local/share"))
+    };
+    base.join("mesh")
+}
+
+/// A node that runs, as its data directory tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningNode {
+    /// gRPC address.
+    pub grpc: SocketAddr,
+    /// HTTP address.
+    pub http: SocketAddr,
+    /// Administration token.
+    pub token: String,
+    /// Name.
+    pub name: String,
+    /// Process.
+    pub pid: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct RunningFile {
+    grpc: SocketAddr,
+    http: SocketAddr,
+    name: String,
+    pid: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct NodeFile {
+    name: String,
+    id: String,
+}
+
+/// Finds the node that runs on a data directory.
+///
+/// # Errors
+///
+/// None runs there.
+pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
+    let not_running = || {
+        let message = format!(
+            "no node runs on {}; start one with `mesh node start`, or name its directory with --data-dir",
+            data_dir.display()
+        );
+        NodeError::NotRunning(message)
+    };
+    let Ok(lock) = File::open(data_dir.join("lock")) else { return Err(not_running()) };
+    // A lock that can be had belongs to nobody: the node has gone, whatever it left behind.
+    if lock.try_lock_shared().is_ok() {
+        return Err(not_running());
+    }
+    let text = fs::read_to_string(data_dir.join("running.json")).map_err(|_| not_running())?;
+    let running: RunningFile = serde_json::from_str(&text).map_err(|_| not_running())?;
+    let token_file = data_dir.join("admin.token");
+    let token = fs::read_to_string(&token_file).map_err(NodeError::file("read", token_file))?;
+    Ok(RunningNode {
+        grpc: running.grpc,
+        http: running.http,
+        token: token.trim().to_owned(),
+        name: running.name,
+        pid: running.pid,
+    })
+}
+
+/// An opened data directory; no other node can open it meanwhile.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    _lock: File,
+    pub key: [u8; 32],
+    pub token: String,
+}
+
+impl DataDir {
+    /// Opens or makes a directory.
+    pub fn open(path: &Path) -> Result<Self, NodeError> {
+        fs::create_dir_all(path).map_err(NodeError::file("make", path))?;
+        let lock_file = path.join("lock");
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_file)
+            .map_err(NodeError::file("write", &lock_file))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let owner = fs::read_to_string(path.join("running.json")).ok();
+                let owner = owner.and_then(|text| serde_json::from_str::<RunningFile>(&text).ok());
+                let owner = owner.map_or_else(String::new, |node| format!(" by node {} (process {})", node.name, node.pid));
+                let message = format!(
+                    "the data directory {} is in use{owner}; stop that node, or use another --data-dir",
+                    path.display()
+                );
+                return Err(NodeError::DataDir(message));
+            }
+            Err(TryLockError::Error(error)) => return Err(NodeError::file("lock", lock_file)(error)),
+        }
+        let key = read_or_make_secret(&path.join("node.key"))?;
+        let token = read_or_make_secret(&path.join("admin.token"))?;
+        let bytes = data_encoding::HEXLOWER.decode(key.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+        let Some(key) = bytes else {
+            let message = format!("{} is not a node's key; use another --data-dir", path.join("node.key").display());
+            return Err(NodeError::DataDir(message));
+        };
+        Ok(Self { path: path.to_owned(), _lock: lock, key, token })
+    }
+
+    /// The directory's node has this name and id from now on; a directory of another node is refused.
+    pub fn claim(&self, name: Option<&str>, id: &str, fallback: &str) -> Result<String, NodeError> {
+        let file = self.path.join("node.json");
+        if let Ok(text) = fs::read_to_string(&file) {
+            let owner: NodeFile = serde_json::from_str(&text).map_err(|error| {
+                NodeError::DataDir(format!("{} is damaged: {error}; use another --data-dir", file.display()))
+            })?;
+            if owner.id != id || name.is_some_and(|name| name != owner.name) {
+                let message = format!(
+                    "the data directory {} belongs to node {}; use another --data-dir, or --name {}",
+                    self.path.display(),
+                    owner.name,
+                    owner.name
+                );
+                return Err(NodeError::DataDir(message));
+            }
+            return Ok(owner.name);
+        }
+        let owner = NodeFile { name: name.unwrap_or(fallback).to_owned(), id: id.to_owned() };
+        self.write_json("node.json", &owner)?;
+        Ok(owner.name)
+    }
+
+    /// Tells commands where the node listens.
+    pub fn announce(&self, name: &str, http: SocketAddr, grpc: SocketAddr) -> Result<(), NodeError> {
+        let running = RunningFile { grpc, http, name: name.to_owned(), pid: std::process::id() };
+        self.write_json("running.json", &running)
+    }
+
+    /// The node no longer listens.
+    pub fn withdraw(&self) {
+        let _ = fs::remove_file(self.path.join("running.json"));
+    }
+
+    /// A file in the directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), NodeError> {
+        write_json(&self.path.join(name), value)
+    }
+}
+
+/// Writes a file whole or not at all.
+pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), NodeError> {
+    let text = serde_json::to_vec_pretty(value).map_err(|error| NodeError::file("write", path)(io::Error::other(error)))?;
+    let write = || -> io::Result<()> {
+        let directory = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::NamedTempFile::new_in(directory)?;
+        file.write_all(&text)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    write().map_err(NodeError::file("write", path))
+}
+
+/// 32 random bytes in hexadecimal, readable by the owner alone.
+fn read_or_make_secret(path: &Path) -> Result<String, NodeError> {
+    match fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        // An empty file is a start that was cut short: an empty secret never means "open".
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(NodeError::file("read", path)(error)),
+    }
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| NodeError::Config(format!("no random bytes: {error}")))?;
+    let text = data_encoding::HEXLOWER.encode(&bytes);
+    // Temporary files are made with mode 0600.
+    let write = || -> io::Result<()> {
+        let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new(".")))?;
+        writeln!(file, "{text}")?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|error| error.error)?;
+        Ok(())
+    };
+    write().map_err(NodeError::file("write", path))?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_serves_one_node_at_a_time_and_keeps_its_secrets() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let error = DataDir::open(dir.path()).expect_err("in use").to_string();
+        assert!(error.contains("in use"), "{error}");
+        let (key, token) = (first.key, first.token.clone());
+        drop(first);
+        let again = DataDir::open(dir.path()).unwrap();
+        assert_eq!((again.key, again.token), (key, token));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn secrets_are_readable_by_their_owner_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        DataDir::open(dir.path()).unwrap();
+        for name in ["node.key", "admin.token"] {
+            let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_directory_of_another_node_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert_eq!(data.claim(Some("a"), "id", "host").unwrap(), "a");
+        assert_eq!(data.claim(None, "id", "host").unwrap(), "a");
+        let error = data.claim(Some("b"), "id", "host").expect_err("another").to_string();
+        assert!(error.contains("belongs to node a"), "{error}");
+    }
+
+    #[test]
+    fn a_node_that_has_gone_is_not_running_whatever_it_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let address = "127.0.0.1:1".parse().unwrap();
+        data.announce("a", address, address).unwrap();
+        assert_eq!(running_node(dir.path()).unwrap().name, "a");
+        drop(data);
+        assert!(matches!(running_node(dir.path()), Err(NodeError::NotRunning(_))));
+    }
+}

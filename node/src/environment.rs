@@ -1,0 +1,19 @@
+//! Every environment variable that Mesh reads.
+
+/// Data directory; also where commands look for their node.
+pub const HOME: &str = "MESH_HOME";
+
+/// API key that inference needs; required to listen off loopback.
+pub const API_KEY: &str = "MESH_API_KEY";
+
+/// Administration token, for commands to a node elsewhere (`--grpc`).
+pub const TOKEN: &str = "MESH_TOKEN";
+
+/// Log filter, as `--log`.
+pub const LOG: &str = "MESH_LOG";
+
+/// Every setting of the configuration file can be set as `MESH_NAME`, `MESH_HTTP` and so on.
+pub const PREFIX: &str = "MESH_";
+
+/// Worker threads of the async runtime; tokio's own variable.
+pub const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";

@@ -1,0 +1,27 @@
+//! What concerns the process as a whole.
+
+use tracing_subscriber::EnvFilter;
+
+/// Prepares the process for exact mode. Call it first in `main`, before any thread starts: llama.cpp reads its
+/// environment once.
+pub fn prepare_process(exact: bool) {
+    mesh_engine::prepare_process(exact);
+}
+
+/// Sends logs to standard error. A second call changes nothing.
+///
+/// # Errors
+///
+/// The filter cannot be read; the message says why.
+pub fn init_logging(filter: &str) -> Result<(), crate::NodeError> {
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        crate::NodeError::Config(format!("--log {filter:?}: {error}; use a level such as info, or target=level pairs"))
+    })?;
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    Ok(())
+}
+
+/// Version of the llama.cpp that is built in, by the crate that brings it.
+pub fn llama_version() -> String {
+    env!("MESH_LLAMA_VERSION").to_owned()
+}

@@ -1,0 +1,257 @@
+//! Model files on this node: described and cut from a source here, or fetched from the node that has it.
+
+use std::{
+    collections::HashMap,
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use async_trait::async_trait;
+use mesh_actors::ports::deployment::{ModelFacts, ModelStore, Piece, Progress};
+use mesh_gguf::{Architecture, Gguf, GgufError, ModelDescription, StageCut, VocabularyCut, describe, support};
+use mesh_links::{FileSource, Peers};
+use mesh_proto::{ErrorCode, MeshError, NodeId, wire::Artifact};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::{BUILT_IN, NodeError, built_in::built_in_file};
+
+/// Bytes read at once while a file is fetched.
+const FETCH_BUFFER: usize = 1 << 20;
+
+/// Describes a model without a node. `model` is a path, or `built-in`.
+///
+/// # Errors
+///
+/// Missing or damaged, saying where.
+pub fn describe_model(model: &str) -> Result<ModelDescription, NodeError> {
+    let gguf = if model == BUILT_IN { Gguf::from_bytes(crate::built_in_model()) } else { Gguf::open(Path::new(model)) };
+    let described = gguf.and_then(|gguf| describe(&gguf));
+    described.map_err(|error| NodeError::Mesh(invalid(error)))
+}
+
+fn invalid(error: GgufError) -> MeshError {
+    MeshError::new(ErrorCode::ModelInvalid, error.to_string()).with_param("model")
+}
+
+/// The store of one node.
+pub struct DiskStore {
+    directory: PathBuf,
+    peers: Peers,
+    /// Files that this node has, by digest.
+    known: Mutex<HashMap<String, (PathBuf, Artifact)>>,
+}
+
+impl DiskStore {
+    /// Opens the directory of model parts and removes what earlier crashes left half-made.
+    pub fn open(directory: PathBuf, peers: Peers) -> Result<Self, NodeError> {
+        fs::create_dir_all(&directory).map_err(NodeError::file("make", &directory))?;
+        let left = mesh_gguf::remove_leftovers(&directory).map_err(|error| NodeError::Mesh(invalid(error)))?;
+        if left > 0 {
+            tracing::info!(files = left, "removed model parts that an earlier run left half-made");
+        }
+        Ok(Self { directory, peers, known: Mutex::default() })
+    }
+
+    fn source(&self, model: &str) -> Result<PathBuf, MeshError> {
+        if model == BUILT_IN {
+            return Ok(built_in_file(&self.directory)?);
+        }
+        Ok(PathBuf::from(model))
+    }
+
+    fn remember(&self, path: PathBuf, artifact: Artifact) -> Artifact {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(artifact.digest.clone(), (path, artifact.clone()));
+        artifact
+    }
+
+    /// Name of a fetched file: its content decides.
+    fn fetched(&self, artifact: &Artifact) -> PathBuf {
+        self.directory.join(format!("fetched-{}.gguf", &artifact.digest[..32.min(artifact.digest.len())]))
+    }
+}
+
+fn open(path: &Path) -> Result<(Gguf, Architecture), MeshError> {
+    let gguf = Gguf::open(path).map_err(invalid)?;
+    let architecture = support(&gguf).map_err(invalid)?;
+    Ok((gguf, architecture))
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, MeshError> + Send + 'static,
+) -> Result<T, MeshError> {
+    let failed = |error: tokio::task::JoinError| MeshError::internal(format!("reading a model failed: {error}"));
+    tokio::task::spawn_blocking(work).await.map_err(failed)?
+}
+
+/// Tells blocking work to stop when the future that waits for it is dropped.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[async_trait]
+impl ModelStore for DiskStore {
+    async fn describe(&self, model: &str) -> Result<ModelFacts, MeshError> {
+        let (path, name) = (self.source(model)?, model.to_owned());
+        blocking(move || {
+            let (gguf, architecture) = open(&path)?;
+            let model = describe(&gguf).map_err(invalid)?;
+            Ok(facts(&name, model, &architecture))
+        })
+        .await
+    }
+
+    async fn cut(&self, model: &str, piece: Piece, progress: Progress) -> Result<Artifact, MeshError> {
+        let (path, directory) = (self.source(model)?, self.directory.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let _guard = StopOnDrop(stop.clone());
+        let (path, digest, bytes) = blocking(move || {
+            let (gguf, architecture) = open(&path)?;
+            match piece {
+                Piece::Vocabulary => {
+                    let cut = VocabularyCut::write(&gguf, &directory).map_err(invalid)?;
+                    Ok((cut.path, cut.manifest.blake3, cut.manifest.bytes))
+                }
+                Piece::Stage { start, end } => {
+                    let cut = StageCut::plan(&gguf, &architecture, start..end).map_err(invalid)?;
+                    let mut watch = |done: mesh_gguf::Progress| {
+                        progress(done.done, done.total);
+                        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    };
+                    let cut = cut.write(&directory, &mut watch).map_err(invalid)?;
+                    Ok((cut.path, cut.manifest.blake3, cut.manifest.bytes))
+                }
+            }
+        })
+        .await?;
+        let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Ok(self.remember(path, Artifact { digest, bytes, file_name }))
+    }
+
+    async fn obtain(&self, artifact: &Artifact, source: NodeId, progress: Progress) -> Result<PathBuf, MeshError> {
+        if let Some((path, _)) = self.find(&artifact.digest)
+            && path.is_file()
+        {
+            return Ok(path);
+        }
+        let path = self.fetched(artifact);
+        if fs::metadata(&path).is_ok_and(|found| found.len() == artifact.bytes) {
+            // Only whole, verified files carry this name.
+            self.remember(path.clone(), artifact.clone());
+            return Ok(path);
+        }
+        self.fetch(artifact, source, &path, progress).await?;
+        self.remember(path.clone(), artifact.clone());
+        Ok(path)
+    }
+}
+
+impl DiskStore {
+    /// Fetches a file under a temporary name, verifies it, and gives it its name.
+    async fn fetch(
+        &self,
+        artifact: &Artifact,
+        source: NodeId,
+        path: &Path,
+        progress: Progress,
+    ) -> Result<(), MeshError> {
+        let io = |error: std::io::Error| MeshError::from(NodeError::file("write", path)(error));
+        let temporary = tempfile::Builder::new().prefix("fetch-").suffix(".tmp").tempfile_in(&self.directory).map_err(io)?;
+        let mut file = tokio::fs::File::from_std(temporary.reopen().map_err(io)?);
+        let mut reader = self.peers.fetch(source, artifact, 0).await?;
+        let mut hasher = blake3::Hasher::new();
+        let mut buffer = vec![0; FETCH_BUFFER];
+        let mut done = 0;
+        loop {
+            let read = reader.read(&mut buffer).await.map_err(|error| {
+                let message = format!("the transfer of {} was cut off: {error}; serve again", artifact.file_name);
+                MeshError::new(ErrorCode::StageLost, message)
+            })?;
+            if read == 0 {
+                break;
+            }
+            done += read as u64;
+            if done > artifact.bytes {
+                return Err(damaged(artifact));
+            }
+            hasher.update(&buffer[..read]);
+            file.write_all(&buffer[..read]).await.map_err(io)?;
+            progress(done, artifact.bytes);
+        }
+        file.flush().await.map_err(io)?;
+        file.sync_all().await.map_err(io)?;
+        if done != artifact.bytes || hasher.finalize().to_hex().as_str() != artifact.digest {
+            return Err(damaged(artifact));
+        }
+        temporary.persist(path).map_err(|error| io(error.error))?;
+        Ok(())
+    }
+}
+
+fn damaged(artifact: &Artifact) -> MeshError {
+    let message = format!("{} arrived damaged: its digest differs from the source's; serve again", artifact.file_name);
+    MeshError::new(ErrorCode::Protocol, message)
+}
+
+impl FileSource for DiskStore {
+    fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+    }
+}
+
+fn facts(model: &str, description: ModelDescription, architecture: &Architecture) -> ModelFacts {
+    let name = description.name.clone().unwrap_or_else(|| stem(model));
+    // The last stage of a tied model holds the embedding again.
+    let output = if description.tied { description.token_embd_bytes } else { description.output_bytes };
+    ModelFacts {
+        source_id: description.source_id,
+        architecture: description.architecture,
+        label: format!("{name} {}", description.quantization),
+        stem: stem(model),
+        layers: description.layers,
+        context: description.context_length,
+        n_embd: description.embedding_length,
+        n_vocab: description.vocab_size,
+        layer_bytes: description.layer_bytes,
+        token_embd_bytes: description.token_embd_bytes,
+        output_bytes: output + description.global_bytes,
+        kv_bytes_per_position: description.kv_bytes_per_position,
+        legal_cuts: architecture.legal_cuts(),
+    }
+}
+
+/// Default name of a deployment: the file's stem, without the part number of a split file.
+fn stem(model: &str) -> String {
+    let stem = Path::new(model).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    match stem.rsplit_once("-of-") {
+        Some((before, count)) if count.len() == 5 && before.len() > 6 => before[..before.len() - 6].to_owned(),
+        _ => stem,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deployments_are_named_after_their_file() {
+        assert_eq!(stem("/models/smol.gguf"), "smol");
+        assert_eq!(stem("big-00001-of-00003.gguf"), "big");
+        assert_eq!(stem(BUILT_IN), BUILT_IN);
+    }
+
+    #[test]
+    fn the_built_in_model_describes_itself() {
+        let described = describe_model(BUILT_IN).unwrap();
+        assert_eq!((described.architecture.as_str(), described.layers), ("llama", 8));
+    }
+}
