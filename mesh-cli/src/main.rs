@@ -1,2 +1,50 @@
-//! `mesh`: the one binary of Mesh.
-fn main() {}
+//! `mesh`, the one binary of Mesh: nodes, and the commands that talk to them.
+//!
+//! ```text
+//! main ──▶ cli (what was typed) ──▶ commands::* ──┬──▶ local_node   a node in this process (`mesh node start|join`)
+//!                                                 ├──▶ client       gRPC to a running node (most commands)
+//!                                                 └──▶ cluster      child processes of this binary (`mesh demo|bench`)
+//! ```
+//!
+//! Data goes to stdout ([`output`]), everything else to stderr; what a command ends with is in [`failure`].
+
+mod cli;
+mod client;
+mod cluster;
+mod commands;
+mod failure;
+mod generate;
+mod local_node;
+mod models_view;
+mod node_flags;
+mod output;
+mod path;
+mod progress;
+mod signals;
+mod status_view;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+
+use crate::{cli::Cli, failure::Failure};
+
+fn main() -> ExitCode {
+    // Before any thread: it sets what llama.cpp reads from the environment once.
+    let exact = !std::env::args_os().skip(1).any(|argument| argument == "--no-exact");
+    local_node::prepare_process(exact);
+
+    let matches = Cli::command().version(cli::version()).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let result = runtime().and_then(|runtime| runtime.block_on(cli.command.run()));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(),
+    }
+}
+
+/// The builder honours `TOKIO_WORKER_THREADS`: many nodes on one machine need few threads each.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("mesh").enable_all().build();
+    runtime.map_err(|error| Failure::failed(format!("cannot start the runtime: {error}; check the limits of this user")))
+}

@@ -1,0 +1,10 @@
+//! One module per command.
+
+pub(crate) mod bench;
+pub(crate) mod demo;
+pub(crate) mod models;
+pub(crate) mod node;
+pub(crate) mod run;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod stop;

@@ -1,0 +1,22 @@
+//! `mesh bench …`.
+
+mod report;
+mod split;
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Compare a model served whole with the same model served in stages, on this machine
+    Split(split::SplitArgs),
+}
+
+impl BenchCommand {
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Split(args) => split::run(args).await,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What commands print: text, tables and JSON on stdout; notes on stderr.
+
+use std::io::{self, ErrorKind, Write as _};
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::failure::Failure;
+
+/// Form of a listing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// For scripts.
+    Json,
+}
+
+/// `--output`, for every command that lists.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct OutputArgs {
+    /// Form of what is printed
+    #[arg(long, short, value_enum, default_value_t)]
+    pub(crate) output: OutputFormat,
+}
+
+impl OutputArgs {
+    /// Prints `value` as JSON, or what `table` makes of it.
+    pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
+        match self.output {
+            OutputFormat::Table => print(&table(value)),
+            OutputFormat::Json => {
+                let json = serde_json::to_string_pretty(value);
+                let json = json.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+                print(&(json + "\n"))
+            }
+        }
+    }
+}
+
+/// Writes to stdout at once. A reader that has read enough (`| head -1`) is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::failed(format!("cannot write to stdout: {error}; check the disk or the pipe")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Writes a line to stderr. Nothing is lost but the note if stderr is closed.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Columns of text, as wide as their widest cell.
+#[derive(Debug)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(header: &[&str]) -> Self {
+        Self { rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()] }
+    }
+
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// One line per row, each indented by `indent` spaces.
+    pub(crate) fn render(&self, indent: usize) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  "));
+            let line = " ".repeat(indent) + &cells.collect::<String>();
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes for people: `98.2 MB`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// `yes` or `no`.
+pub(crate) fn yes_no(value: bool) -> &'static str {
+    if value { "yes" } else { "no" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_short_for_people() {
+        for (number, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_999, "1.0 MB"), (98_200_000, "98.2 MB")] {
+            assert_eq!(bytes(number), text);
+        }
+        assert_eq!(bytes(u64::MAX), "18446744.1 TB");
+    }
+
+    #[test]
+    fn a_table_aligns_its_columns_and_ends_lines_without_spaces() {
+        let mut table = Table::new(&["NODE", "LAYERS"]);
+        table.row(["a".to_owned(), "0-10".to_owned()]);
+        assert_eq!(table.render(2), "  NODE  LAYERS\n  a     0-10\n");
+    }
+}
