@@ -2,7 +2,11 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{commands, failure::{EXIT_CODES, Failure}, local_node};
+use crate::{
+    commands,
+    failure::{EXIT_CODES, Failure},
+    local_node,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -61,7 +65,11 @@ impl Command {
 
 /// Ours, and that of the engine inside.
 pub(crate) fn version() -> String {
-    format!("{} (llama.cpp {})", env!("CARGO_PKG_VERSION"), local_node::llama_version())
+    format!(
+        "{} (llama.cpp {})",
+        env!("CARGO_PKG_VERSION"),
+        local_node::llama_version()
+    )
 }
 
 #[cfg(test)]

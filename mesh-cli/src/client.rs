@@ -84,7 +84,10 @@ impl Client {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
-        let channel = endpoint.connect().await.map_err(|error| unreachable_node(address, &error))?;
+        let channel = endpoint
+            .connect()
+            .await
+            .map_err(|error| unreachable_node(address, &error))?;
         Ok(Self { channel, authorization })
     }
 
@@ -107,9 +110,12 @@ pub(crate) struct Authorization(Option<MetadataValue<Ascii>>);
 
 impl Authorization {
     fn new(credentials: Option<&str>) -> Result<Self, Failure> {
-        let Some(credentials) = credentials else { return Ok(Self(None)) };
+        let Some(credentials) = credentials else {
+            return Ok(Self(None));
+        };
         let value = format!("Bearer {credentials}").parse::<MetadataValue<Ascii>>();
-        let mut value = value.map_err(|_| Failure::usage("the token has characters that cannot be sent; copy it again"))?;
+        let mut value =
+            value.map_err(|_| Failure::usage("the token has characters that cannot be sent; copy it again"))?;
         value.set_sensitive(true);
         Ok(Self(Some(value)))
     }
@@ -162,9 +168,11 @@ mod tests {
 
     #[test]
     fn a_node_that_listens_everywhere_is_reached_on_loopback() {
-        for (listens, reached) in
-            [("0.0.0.0:9471", "127.0.0.1:9471"), ("[::]:9471", "[::1]:9471"), ("10.0.0.5:1", "10.0.0.5:1")]
-        {
+        for (listens, reached) in [
+            ("0.0.0.0:9471", "127.0.0.1:9471"),
+            ("[::]:9471", "[::1]:9471"),
+            ("10.0.0.5:1", "10.0.0.5:1"),
+        ] {
             assert_eq!(reachable(listens.parse().unwrap()), reached.parse().unwrap());
         }
     }

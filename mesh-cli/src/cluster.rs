@@ -57,16 +57,28 @@ impl Cluster {
     /// Starts a node for each name and has them join the first.
     pub(crate) async fn start(names: &[&str], options: ClusterOptions) -> Result<Self, Failure> {
         let dir = tempfile::Builder::new().prefix("mesh-").tempdir();
-        let dir = dir.map_err(|error| Failure::failed(format!("cannot make a temporary directory: {error}; set TMPDIR")))?;
-        let (first, others) = names.split_first().ok_or_else(|| Failure::usage("a mesh has at least one node"))?;
+        let dir =
+            dir.map_err(|error| Failure::failed(format!("cannot make a temporary directory: {error}; set TMPDIR")))?;
+        let (first, others) = names
+            .split_first()
+            .ok_or_else(|| Failure::usage("a mesh has at least one node"))?;
         let first = NodeProcess::start(first, dir.path(), None, options).await?;
         let client = first.client().await?;
         let mut nodes = vec![first];
         for name in others {
-            let ticket = client.nodes().create_ticket(CreateTicketRequest {}).await?.into_inner().ticket;
+            let ticket = client
+                .nodes()
+                .create_ticket(CreateTicketRequest {})
+                .await?
+                .into_inner()
+                .ticket;
             nodes.push(NodeProcess::start(name, dir.path(), Some(&ticket), options).await?);
         }
-        Ok(Self { nodes, client, _dir: dir })
+        Ok(Self {
+            nodes,
+            client,
+            _dir: dir,
+        })
     }
 
     /// Of the first node.
@@ -103,8 +115,19 @@ impl NodeProcess {
     async fn start(name: &str, dir: &Path, ticket: Option<&str>, options: ClusterOptions) -> Result<Self, Failure> {
         let data_dir = dir.join(name);
         let mut command = node_command(ticket)?;
-        command.args(["--name", name, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
-        command.args(["--log", "warn", "--exit-with-parent", "--threads"]).arg(options.threads.to_string());
+        command.args([
+            "--name",
+            name,
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        command
+            .args(["--log", "warn", "--exit-with-parent", "--threads"])
+            .arg(options.threads.to_string());
         command.arg("--data-dir").arg(&data_dir);
         if !options.exact {
             command.arg("--no-exact");
@@ -114,7 +137,13 @@ impl NodeProcess {
         let stdin = child.stdin.take();
         let stdout = child.stdout.take();
         let log = child.stderr.take().map(|stderr| tokio::spawn(last_lines(stderr)));
-        let mut node = Self { name: name.to_owned(), data_dir, child, stdin, log };
+        let mut node = Self {
+            name: name.to_owned(),
+            data_dir,
+            child,
+            stdin,
+            log,
+        };
         let ready = async {
             match stdout {
                 Some(stdout) => wait_for_ready(stdout).await,
@@ -155,12 +184,18 @@ impl NodeProcess {
 
     /// The child ended before it was ready.
     async fn explain_end(&mut self) -> Failure {
-        let status = self.wait().await.map_or_else(|| "no exit code".to_owned(), |status| status.to_string());
+        let status = self
+            .wait()
+            .await
+            .map_or_else(|| "no exit code".to_owned(), |status| status.to_string());
         let words = match self.log.take() {
             Some(log) => log.await.unwrap_or_default().join("\n  "),
             None => String::new(),
         };
-        Failure::failed(format!("node {} ended before it was ready ({status}):\n  {words}", self.name))
+        Failure::failed(format!(
+            "node {} ended before it was ready ({status}):\n  {words}",
+            self.name
+        ))
     }
 }
 
@@ -179,7 +214,11 @@ fn node_command(ticket: Option<&str>) -> Result<Command, Failure> {
             command.env_remove(name);
         }
     }
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     // Ctrl-C in the terminal is for the parent, which then stops its children in order.
     command.process_group(0);
     Ok(command)

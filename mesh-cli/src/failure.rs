@@ -41,7 +41,10 @@ pub(crate) struct Failure {
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
+        Self {
+            exit,
+            message: message.into(),
+        }
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
@@ -83,7 +86,10 @@ impl From<tonic::Status> for Failure {
         let error = MeshError::from(&status);
         let lost = error.code == ErrorCode::Internal && std::error::Error::source(&status).is_some();
         if lost {
-            let message = format!("the connection to the node was lost: {}; see the node's log", error.message);
+            let message = format!(
+                "the connection to the node was lost: {}; see the node's log",
+                error.message
+            );
             return Self::new(Exit::Unreachable, message);
         }
         error.into()
@@ -132,7 +138,9 @@ mod tests {
             Exit::Interrupted,
         ] {
             let number = (exit as u8).to_string();
-            let documented = EXIT_CODES.lines().any(|line| line.trim_start().split(' ').next() == Some(&number));
+            let documented = EXIT_CODES
+                .lines()
+                .any(|line| line.trim_start().split(' ').next() == Some(&number));
             assert!(documented, "{exit:?}");
         }
     }

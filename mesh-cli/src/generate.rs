@@ -45,7 +45,9 @@ impl Generated {
 
     /// One line for people.
     pub(crate) fn speed(&self) -> String {
-        let rate = self.decode_tps().map_or_else(String::new, |rate| format!(", {rate:.1} tokens/s"));
+        let rate = self
+            .decode_tps()
+            .map_or_else(String::new, |rate| format!(", {rate:.1} tokens/s"));
         let finished = &self.finished;
         format!(
             "{} prompt tokens, {} tokens, first after {:.1} ms{rate}",
@@ -62,8 +64,14 @@ fn per_second(count: u32, microseconds: u64) -> Option<f64> {
 
 /// One message of the user, put into the model's chat template.
 pub(crate) fn chat(text: &str) -> Prompt {
-    let message = ChatMessage { role: "user".to_owned(), content: text.to_owned(), name: None };
-    Prompt::Chat(ChatPrompt { messages: vec![message] })
+    let message = ChatMessage {
+        role: "user".to_owned(),
+        content: text.to_owned(),
+        name: None,
+    };
+    Prompt::Chat(ChatPrompt {
+        messages: vec![message],
+    })
 }
 
 /// Runs a request to its end; `on_text` sees each piece as it comes. Dropping the future cancels the request.
@@ -88,13 +96,19 @@ pub(crate) async fn generate(
                 return Ok(Generated { text, ttft, finished });
             }
             Some(Event::Failed(failed)) => {
-                let refusal = wire::Refusal { code: failed.code, message: failed.message, param: failed.param };
+                let refusal = wire::Refusal {
+                    code: failed.code,
+                    message: failed.message,
+                    param: failed.param,
+                };
                 return Err(MeshError::from(refusal).into());
             }
             Some(Event::Started(_)) | None => {}
         }
     }
-    Err(Failure::failed("the node ended the answer without saying why; see its log"))
+    Err(Failure::failed(
+        "the node ended the answer without saying why; see its log",
+    ))
 }
 
 #[cfg(test)]
@@ -102,10 +116,22 @@ mod tests {
     use super::*;
 
     fn generated(completion_tokens: u32, decode_us: u64) -> Generated {
-        let timings = RequestTimings { decode_us, prefill_us: 500_000, ..RequestTimings::default() };
-        let finished =
-            GenerateFinished { prompt_tokens: 10, completion_tokens, timings: Some(timings), ..Default::default() };
-        Generated { text: String::new(), ttft: Duration::from_millis(5), finished }
+        let timings = RequestTimings {
+            decode_us,
+            prefill_us: 500_000,
+            ..RequestTimings::default()
+        };
+        let finished = GenerateFinished {
+            prompt_tokens: 10,
+            completion_tokens,
+            timings: Some(timings),
+            ..Default::default()
+        };
+        Generated {
+            text: String::new(),
+            ttft: Duration::from_millis(5),
+            finished,
+        }
     }
 
     #[test]

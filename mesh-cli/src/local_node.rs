@@ -7,7 +7,9 @@ use mesh_node::{NodeConfig, NodeError, RunningNode};
 
 use crate::failure::{Exit, Failure};
 
-pub(crate) use mesh_node::{BUILT_IN, ConfigOverrides, Node, default_data_dir, init_logging, llama_version, prepare_process};
+pub(crate) use mesh_node::{
+    BUILT_IN, ConfigOverrides, Node, default_data_dir, init_logging, llama_version, prepare_process,
+};
 
 /// A model file as it is: described, and judged.
 #[derive(Debug)]
@@ -36,7 +38,10 @@ pub(crate) fn inspect(path: &Path) -> Result<InspectedModel, Failure> {
     };
     let gguf = gguf.map_err(model_failure)?;
     let description = mesh_gguf::describe(&gguf).map_err(model_failure)?;
-    Ok(InspectedModel { description, support: mesh_gguf::support(&gguf) })
+    Ok(InspectedModel {
+        description,
+        support: mesh_gguf::support(&gguf),
+    })
 }
 
 fn model_failure(error: GgufError) -> Failure {

@@ -45,6 +45,13 @@ fn main() -> ExitCode {
 
 /// The builder honours `TOKIO_WORKER_THREADS`: many nodes on one machine need few threads each.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().thread_name("mesh").enable_all().build();
-    runtime.map_err(|error| Failure::failed(format!("cannot start the runtime: {error}; check the limits of this user")))
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("mesh")
+        .enable_all()
+        .build();
+    runtime.map_err(|error| {
+        Failure::failed(format!(
+            "cannot start the runtime: {error}; check the limits of this user"
+        ))
+    })
 }

@@ -41,19 +41,59 @@ impl ModelView {
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
         row("architecture", model.architecture.clone());
         row("name", model.name.clone().unwrap_or_else(|| "-".to_owned()));
-        row("size", format!("{} in {} file(s), {} weights", output::bytes(model.total_bytes), model.files.len(), model.parameters));
+        row(
+            "size",
+            format!(
+                "{} in {} file(s), {} weights",
+                output::bytes(model.total_bytes),
+                model.files.len(),
+                model.parameters
+            ),
+        );
         row("quantizations", self.quantizations());
-        row("layers", format!("{}: {}", model.layers, layer_sizes(&model.layer_bytes)));
-        row("embedding", format!("{}, {} wide", output::bytes(model.token_embd_bytes), model.embedding_length));
-        row("output", if model.tied { "tied to the embedding".to_owned() } else { output::bytes(model.output_bytes) });
+        row(
+            "layers",
+            format!("{}: {}", model.layers, layer_sizes(&model.layer_bytes)),
+        );
+        row(
+            "embedding",
+            format!(
+                "{}, {} wide",
+                output::bytes(model.token_embd_bytes),
+                model.embedding_length
+            ),
+        );
+        row(
+            "output",
+            if model.tied {
+                "tied to the embedding".to_owned()
+            } else {
+                output::bytes(model.output_bytes)
+            },
+        );
         row("other tensors", output::bytes(model.global_bytes));
-        row("context", format!("{} tokens, {} of KV cache each", model.context_length, output::bytes(self.kv_bytes())));
+        row(
+            "context",
+            format!(
+                "{} tokens, {} of KV cache each",
+                model.context_length,
+                output::bytes(self.kv_bytes())
+            ),
+        );
         row("tokenizer", self.tokenizer());
         if let Some(experts) = &model.experts {
-            let text = format!("{}, {} used per token, {} shared", experts.total, experts.used, experts.shared);
+            let text = format!(
+                "{}, {} used per token, {} shared",
+                experts.total, experts.used, experts.shared
+            );
             row("experts", text);
         }
-        row("supported", self.reason.as_ref().map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}")));
+        row(
+            "supported",
+            self.reason
+                .as_ref()
+                .map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}")),
+        );
         if let Some(cuts) = &self.legal_cuts {
             row("cuts", cuts_in_words(cuts, model.layers));
         }
@@ -61,23 +101,34 @@ impl ModelView {
     }
 
     fn kv_bytes(&self) -> u64 {
-        self.description.kv_bytes_per_position.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        self.description
+            .kv_bytes_per_position
+            .iter()
+            .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
     fn quantizations(&self) -> String {
         let mut shares: Vec<_> = self.description.quantizations.iter().collect();
         shares.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
-        let words = shares.iter().map(|(name, share)| {
-            format!("{name} ({} tensors, {})", share.tensors, output::bytes(share.bytes))
-        });
+        let words = shares
+            .iter()
+            .map(|(name, share)| format!("{name} ({} tensors, {})", share.tensors, output::bytes(share.bytes)));
         words.collect::<Vec<_>>().join(", ")
     }
 
     fn tokenizer(&self) -> String {
-        let Some(tokenizer) = &self.description.tokenizer else { return "none".to_owned() };
-        let pre = tokenizer.pre.as_ref().map_or_else(String::new, |pre| format!(" ({pre})"));
+        let Some(tokenizer) = &self.description.tokenizer else {
+            return "none".to_owned();
+        };
+        let pre = tokenizer
+            .pre
+            .as_ref()
+            .map_or_else(String::new, |pre| format!(" ({pre})"));
         let template = yes_no(tokenizer.has_chat_template);
-        format!("{}{pre}, {} tokens, chat template: {template}", tokenizer.model, tokenizer.tokens)
+        format!(
+            "{}{pre}, {} tokens, chat template: {template}",
+            tokenizer.model, tokenizer.tokens
+        )
     }
 }
 
@@ -88,7 +139,11 @@ fn layer_sizes(layers: &[u64]) -> String {
     for run in layers.chunk_by(|a, b| a == b) {
         let end = start + run.len() - 1;
         let size = output::bytes(run[0]);
-        words.push(if start == end { format!("{start} {size}") } else { format!("{start}-{end} {size} each") });
+        words.push(if start == end {
+            format!("{start} {size}")
+        } else {
+            format!("{start}-{end} {size} each")
+        });
         start = end + 1;
     }
     words.join(", ")
@@ -134,7 +189,13 @@ pub(crate) struct ArchitectureView {
 
 /// Every supported architecture.
 pub(crate) fn architectures() -> Vec<ArchitectureView> {
-    SUPPORTED.iter().map(|row| ArchitectureView { name: row.name, note: row.note }).collect()
+    SUPPORTED
+        .iter()
+        .map(|row| ArchitectureView {
+            name: row.name,
+            note: row.note,
+        })
+        .collect()
 }
 
 impl ModelsView {

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use crate::{local_node::ConfigOverrides, path, failure::Failure};
+use crate::{failure::Failure, local_node::ConfigOverrides, path};
 
 /// Settings. What is not given comes from `MESH_*` variables, then the file, then the defaults.
 #[derive(Debug, Args)]
@@ -90,7 +90,9 @@ fn parse_bytes(text: &str) -> Result<u64, String> {
         "t" | "tib" => 1 << 40,
         _ => return Err(format!("{unit:?} is not a unit; use MB, GB, MiB or GiB")),
     };
-    let number: f64 = digits.parse().map_err(|_| format!("{text:?} is not a size; write one such as 6GiB"))?;
+    let number: f64 = digits
+        .parse()
+        .map_err(|_| format!("{text:?} is not a size; write one such as 6GiB"))?;
     let bytes = number * scale as f64;
     if !(bytes.is_finite() && bytes >= 1.0 && bytes < u64::MAX as f64) {
         return Err(format!("{text:?} is out of range; write a size such as 6GiB"));
@@ -104,9 +106,14 @@ mod tests {
 
     #[test]
     fn sizes_have_units() {
-        for (text, bytes) in
-            [("1024", 1024), ("6GiB", 6 << 30), ("6 gib", 6 << 30), ("800MB", 800_000_000), ("1.5k", 1536), ("2T", 2 << 40)]
-        {
+        for (text, bytes) in [
+            ("1024", 1024),
+            ("6GiB", 6 << 30),
+            ("6 gib", 6 << 30),
+            ("800MB", 800_000_000),
+            ("1.5k", 1536),
+            ("2T", 2 << 40),
+        ] {
             assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
         }
         for text in ["", "GiB", "-1", "0", "1e300", "6 parsecs", "nan", "é"] {

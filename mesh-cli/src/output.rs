@@ -43,9 +43,9 @@ impl OutputArgs {
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("cannot write to stdout: {error}; check the disk or the pipe")))
-        }
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!(
+            "cannot write to stdout: {error}; check the disk or the pipe"
+        ))),
         _ => Ok(()),
     }
 }
@@ -63,7 +63,9 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(header: &[&str]) -> Self {
-        Self { rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()] }
+        Self {
+            rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()],
+        }
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -98,7 +100,11 @@ pub(crate) fn bytes(bytes: u64) -> String {
         value /= 1000.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// `yes` or `no`.
@@ -112,7 +118,13 @@ mod tests {
 
     #[test]
     fn bytes_are_short_for_people() {
-        for (number, text) in [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_999, "1.0 MB"), (98_200_000, "98.2 MB")] {
+        for (number, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (999_999, "1.0 MB"),
+            (98_200_000, "98.2 MB"),
+        ] {
             assert_eq!(bytes(number), text);
         }
         assert_eq!(bytes(u64::MAX), "18446744.1 TB");

@@ -6,7 +6,12 @@ use crate::{failure::Failure, local_node};
 
 /// The path from the root on: another process has another working directory.
 pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    let wrong = |error| Failure::usage(format!("{:?} cannot be made absolute ({error}); give the whole path", path));
+    let wrong = |error| {
+        Failure::usage(format!(
+            "{:?} cannot be made absolute ({error}); give the whole path",
+            path
+        ))
+    };
     std::path::absolute(path).map_err(wrong)
 }
 
@@ -29,6 +34,9 @@ mod tests {
         assert_eq!(model(Path::new("/models/a b.gguf")).unwrap(), "/models/a b.gguf");
         let here = std::env::current_dir().unwrap();
         assert_eq!(Path::new(&model(Path::new("a.gguf")).unwrap()), here.join("a.gguf"));
-        assert_eq!(Path::new(&model(Path::new("./built-in")).unwrap()), here.join("built-in"));
+        assert_eq!(
+            Path::new(&model(Path::new("./built-in")).unwrap()),
+            here.join("built-in")
+        );
     }
 }

@@ -1,18 +1,16 @@
 //! When to stop: signals, and the end of the parent.
 
-use std::{
-    io::Read as _,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{io::Read as _, sync::Arc, thread, time::Duration};
 
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::Notify,
 };
 
-use crate::{failure::{Exit, Failure}, output};
+use crate::{
+    failure::{Exit, Failure},
+    output,
+};
 
 /// A node whose parent is gone gets this long to stop by itself.
 const ORPHAN_DEADLINE: Duration = Duration::from_secs(5);
@@ -27,7 +25,10 @@ pub(crate) struct Interrupts {
 impl Interrupts {
     pub(crate) fn listen() -> Result<Self, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::failed(format!("cannot wait for signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
     }
 
     /// The next one. Cancel-safe.
@@ -70,11 +71,15 @@ pub(crate) fn end_of_parent() -> Result<impl Future<Output = ()>, Failure> {
         end_process(Exit::Failed);
     };
     let thread = thread::Builder::new().name("parent-watch".to_owned()).spawn(watch);
-    thread.map_err(|error| Failure::failed(format!("cannot start a thread: {error}; check the limits of this user")))?;
+    thread
+        .map_err(|error| Failure::failed(format!("cannot start a thread: {error}; check the limits of this user")))?;
     Ok(async move { gone.notified().await })
 }
 
-#[expect(clippy::exit, reason = "the orderly way was tried and took too long, or the user does not want to wait")]
+#[expect(
+    clippy::exit,
+    reason = "the orderly way was tried and took too long, or the user does not want to wait"
+)]
 fn end_process(exit: Exit) {
     std::process::exit(exit as i32);
 }

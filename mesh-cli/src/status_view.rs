@@ -130,7 +130,11 @@ impl From<v1::Deployment> for DeploymentView {
             reason: Some(deployment.reason).filter(|reason| !reason.is_empty()),
             epoch: deployment.epoch,
             stages: deployment.stages.into_iter().map(StageView::from).collect(),
-            lanes: LanesView { used: lanes.used, total: lanes.total, waiting: lanes.waiting },
+            lanes: LanesView {
+                used: lanes.used,
+                total: lanes.total,
+                waiting: lanes.waiting,
+            },
             model: deployment.model,
             architecture: deployment.architecture,
             layers: deployment.layers,
@@ -159,7 +163,11 @@ impl From<v1::Stage> for StageView {
 pub(crate) fn nodes_table(nodes: &[NodeView]) -> String {
     let mut table = Table::new(&["NODE", "STATE", "CORES", "MEMORY", "EXACT", "VERSION", "ADDRESS"]);
     for node in nodes {
-        let name = if node.this { format!("{} *", node.name) } else { node.name.clone() };
+        let name = if node.this {
+            format!("{} *", node.name)
+        } else {
+            node.name.clone()
+        };
         table.row([
             name,
             node.state.to_owned(),
@@ -235,19 +243,39 @@ mod tests {
     use super::*;
 
     fn status() -> StatusView {
-        let stage = v1::Stage { node: "a".into(), layers: "0-8".into(), bytes: 7, memory_bytes: 9, threads: 1 };
+        let stage = v1::Stage {
+            node: "a".into(),
+            layers: "0-8".into(),
+            bytes: 7,
+            memory_bytes: 9,
+            threads: 1,
+        };
         let deployment = v1::Deployment {
             name: "smol".into(),
             ready: true,
             epoch: 3,
             phase: v1::DeploymentPhase::Ready.into(),
             stages: vec![stage],
-            lanes: Some(v1::Lanes { used: 1, total: 4, waiting: 0 }),
+            lanes: Some(v1::Lanes {
+                used: 1,
+                total: 4,
+                waiting: 0,
+            }),
             ..v1::Deployment::default()
         };
-        let node = v1::Node { name: "a".into(), state: v1::NodeState::Up.into(), self_: true, ..v1::Node::default() };
-        v1::GetStatusResponse { node: "a".into(), version: "1".into(), nodes: vec![node], deployments: vec![deployment] }
-            .into()
+        let node = v1::Node {
+            name: "a".into(),
+            state: v1::NodeState::Up.into(),
+            self_: true,
+            ..v1::Node::default()
+        };
+        v1::GetStatusResponse {
+            node: "a".into(),
+            version: "1".into(),
+            nodes: vec![node],
+            deployments: vec![deployment],
+        }
+        .into()
     }
 
     #[test]
@@ -260,8 +288,14 @@ mod tests {
         assert_eq!(deployment["epoch"], 3);
         assert_eq!(deployment["reason"], serde_json::Value::Null);
         let stage = &deployment["stages"][0];
-        assert_eq!((&stage["node"], &stage["layers"], &stage["bytes"]), (&"a".into(), &"0-8".into(), &7.into()));
-        assert_eq!((&deployment["lanes"]["used"], &deployment["lanes"]["total"]), (&1.into(), &4.into()));
+        assert_eq!(
+            (&stage["node"], &stage["layers"], &stage["bytes"]),
+            (&"a".into(), &"0-8".into(), &7.into())
+        );
+        assert_eq!(
+            (&deployment["lanes"]["used"], &deployment["lanes"]["total"]),
+            (&1.into(), &4.into())
+        );
     }
 
     #[test]

@@ -13,7 +13,6 @@ use crate::{
     generate::{chat, generate},
     local_node::BUILT_IN,
     output,
-    progress::ServeDisplay,
     signals::Interrupts,
     status_view::DeploymentView,
 };
@@ -22,11 +21,16 @@ const NODES: [&str; 3] = ["a", "b", "c"];
 const QUESTION: &str = "Recite Genesis 1:1.";
 
 /// The model is so small that more threads would only wait for each other.
-const OPTIONS: ClusterOptions = ClusterOptions { threads: 1, exact: true };
+const OPTIONS: ClusterOptions = ClusterOptions {
+    threads: 1,
+    exact: true,
+};
 
 #[derive(Debug, Args)]
-#[command(after_help = "Needs no network and no download. Takes free ports on loopback and a temporary directory, \
-    and leaves nothing behind.")]
+#[command(
+    after_help = "Needs no network and no download. Takes free ports on loopback and a temporary directory, \
+    and leaves nothing behind."
+)]
 pub(crate) struct DemoArgs {}
 
 pub(crate) async fn run(_: DemoArgs) -> Result<(), Failure> {
@@ -52,7 +56,7 @@ async fn show(cluster: &Cluster) -> Result<(), Failure> {
         stages: NODES.len().to_string(),
         ..ServeRequest::default()
     };
-    let deployment = DeploymentView::from(serve(cluster.client(), request, &mut ServeDisplay::new()).await?);
+    let deployment = DeploymentView::from(serve(cluster.client(), request).await?);
     output::print(&format!("{}\n> {QUESTION}\n", deployment.stages_table(0)))?;
 
     let request = GenerateRequest {

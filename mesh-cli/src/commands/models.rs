@@ -40,7 +40,9 @@ pub(crate) struct ListArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mesh models inspect model.gguf\n  mesh models inspect model-00001-of-00003.gguf --output json")]
+#[command(
+    after_help = "Examples:\n  mesh models inspect model.gguf\n  mesh models inspect model-00001-of-00003.gguf --output json"
+)]
 pub(crate) struct InspectArgs {
     /// Path of a GGUF file (of any part, if it is split), or built-in
     path: PathBuf,
@@ -70,7 +72,11 @@ async fn served(connect: &ConnectArgs) -> Result<Option<Vec<DeploymentView>>, Fa
         Err(failure) if failure.exit == Exit::Unreachable && connect.names_no_node() => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    let listed = client.deployments().list_deployments(ListDeploymentsRequest {}).await?.into_inner();
+    let listed = client
+        .deployments()
+        .list_deployments(ListDeploymentsRequest {})
+        .await?
+        .into_inner();
     Ok(Some(listed.deployments.into_iter().map(DeploymentView::from).collect()))
 }
 

@@ -51,7 +51,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     let request = GenerateRequest {
         model: args.model,
         prompt: Some(if args.raw { Prompt::Text(text) } else { chat(&text) }),
-        sampling: Some(Sampling { temperature: args.temperature, seed: args.seed, ..default_sampling() }),
+        sampling: Some(Sampling {
+            temperature: args.temperature,
+            seed: args.seed,
+            ..default_sampling()
+        }),
         max_tokens: args.max_tokens,
         ..GenerateRequest::default()
     };
@@ -65,7 +69,11 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
     screen.end_line()?;
     let generated = generated?;
     if std::io::stderr().is_terminal() {
-        let cut = if generated.finished.reason() == FinishReason::Length { ", cut off at the limit" } else { "" };
+        let cut = if generated.finished.reason() == FinishReason::Length {
+            ", cut off at the limit"
+        } else {
+            ""
+        };
         output::note(&format!("({}{cut})", generated.speed()));
     }
     Ok(())
@@ -93,7 +101,10 @@ pub(crate) struct Screen {
 
 impl Screen {
     pub(crate) fn new() -> Self {
-        Self { terminal: std::io::stdout().is_terminal(), open_line: false }
+        Self {
+            terminal: std::io::stdout().is_terminal(),
+            open_line: false,
+        }
     }
 
     /// Prints text at once. What a model says must not move the cursor or rename the window.
@@ -101,17 +112,33 @@ impl Screen {
         if let Some(last) = text.chars().last() {
             self.open_line = last != '\n';
         }
-        if self.terminal { output::print(&harmless(text)) } else { output::print(text) }
+        if self.terminal {
+            output::print(&harmless(text))
+        } else {
+            output::print(text)
+        }
     }
 
     /// Ends the last line, if it is still open.
     pub(crate) fn end_line(&mut self) -> Result<(), Failure> {
-        if std::mem::take(&mut self.open_line) { output::print("\n") } else { Ok(()) }
+        if std::mem::take(&mut self.open_line) {
+            output::print("\n")
+        } else {
+            Ok(())
+        }
     }
 }
 
 fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_control() && !matches!(c, '\n' | '\t') {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]

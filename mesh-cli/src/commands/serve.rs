@@ -66,7 +66,7 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Failure> {
     let client = Client::connect(&args.connect).await?;
     // Whoever goes away while the model is being prepared gives it up: the node takes everything back.
     let deployment = tokio::select! {
-        deployment = serve(&client, request, &mut ServeDisplay::new()) => deployment?,
+        deployment = serve(&client, request) => deployment?,
         () = interrupts.next() => return Err(Failure::interrupted("the model is not served")),
     };
     args.output.print(&DeploymentView::from(deployment), |deployment| {
@@ -74,12 +74,9 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Failure> {
     })
 }
 
-/// Serves a model and waits until it is ready. Dropping the future gives up.
-pub(crate) async fn serve(
-    client: &Client,
-    request: ServeRequest,
-    display: &mut ServeDisplay,
-) -> Result<Deployment, Failure> {
+/// Serves a model, shows the progress and waits until it is ready. Dropping the future gives up.
+pub(crate) async fn serve(client: &Client, request: ServeRequest) -> Result<Deployment, Failure> {
+    let mut display = ServeDisplay::new();
     let mut events = client.deployments().serve(request).await?.into_inner();
     while let Some(response) = events.message().await? {
         match response.event {
@@ -87,12 +84,17 @@ pub(crate) async fn serve(
             Some(Event::Ready(deployment)) => {
                 display.finish();
                 if deployment.chat_template.contains("fallback") {
-                    output::note(&format!("mesh: the model has no chat template of use: {}", deployment.chat_template));
+                    output::note(&format!(
+                        "mesh: the model has no chat template of use: {}",
+                        deployment.chat_template
+                    ));
                 }
                 return Ok(deployment);
             }
             None => {}
         }
     }
-    Err(Failure::failed("the node ended without saying whether the model is ready; see `mesh status` and its log"))
+    Err(Failure::failed(
+        "the node ended without saying whether the model is ready; see `mesh status` and its log",
+    ))
 }

@@ -10,8 +10,10 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-#[command(after_help = "Requests that run are ended with an error; files of the stages stay for the next time.\n\n\
-    Examples:\n  mesh stop smol")]
+#[command(
+    after_help = "Requests that run are ended with an error; files of the stages stay for the next time.\n\n\
+    Examples:\n  mesh stop smol"
+)]
 pub(crate) struct StopArgs {
     /// Name of the deployment, as `mesh status` shows it
     name: String,
@@ -21,7 +23,12 @@ pub(crate) struct StopArgs {
 
 pub(crate) async fn run(args: StopArgs) -> Result<(), Failure> {
     let client = Client::connect(&args.connect).await?;
-    client.deployments().stop(StopRequest { name: args.name.clone() }).await?;
+    client
+        .deployments()
+        .stop(StopRequest {
+            name: args.name.clone(),
+        })
+        .await?;
     output::note(&format!("{} is not served any more", args.name));
     Ok(())
 }

@@ -55,7 +55,9 @@ impl Sample {
     /// The figures of one generation.
     pub(crate) fn of(generated: &Generated) -> Result<Self, Failure> {
         let too_short = || {
-            Failure::failed("the model ended its answer at once, so there is nothing to measure; try another --prompt-tokens")
+            Failure::failed(
+                "the model ended its answer at once, so there is nothing to measure; try another --prompt-tokens",
+            )
         };
         let timings = generated.timings();
         let overhead_us = timings.decode_us.saturating_sub(timings.engine_us) as f64;
@@ -92,7 +94,9 @@ impl Report {
     pub(crate) fn new(whole: SideReport, split: SideReport, same_text: bool) -> Result<Self, Failure> {
         let hops = u32::try_from(split.stages.len()).unwrap_or(u32::MAX);
         if hops == 0 {
-            return Err(Failure::failed("the node did not say which stages it serves; see `mesh status`"));
+            return Err(Failure::failed(
+                "the node did not say which stages it serves; see `mesh status`",
+            ));
         }
         Ok(Self {
             decode_ratio: split.decode_tps / whole.decode_tps,
@@ -118,7 +122,11 @@ impl Report {
                 threads.join(", "),
             ]);
         }
-        let same = if self.same_text { "the same text" } else { "different texts" };
+        let same = if self.same_text {
+            "the same text"
+        } else {
+            "different texts"
+        };
         format!(
             "{}decoding at {:.1} % of the whole, {:.3} ms overhead per hop ({} hops), {same}\n",
             table.render(0),
@@ -150,23 +158,39 @@ mod tests {
 
     /// 11 tokens; 10 of them decoded in `decode_us`, of which engines computed 8 ms.
     fn side(stages: usize, decode_us: u64) -> SideReport {
-        let timings =
-            RequestTimings { prefill_us: 1_000_000, decode_us, engine_us: 8_000, engine_steps: 10, queued_us: 0 };
+        let timings = RequestTimings {
+            prefill_us: 1_000_000,
+            decode_us,
+            engine_us: 8_000,
+            engine_steps: 10,
+            queued_us: 0,
+        };
         let finished = GenerateFinished {
             prompt_tokens: 100,
             completion_tokens: 11,
             timings: Some(timings),
             ..GenerateFinished::default()
         };
-        let generated = Generated { text: String::new(), ttft: Duration::from_millis(5), finished };
-        let deployment = Deployment { stages: vec![Stage::default(); stages], ..Deployment::default() };
+        let generated = Generated {
+            text: String::new(),
+            ttft: Duration::from_millis(5),
+            finished,
+        };
+        let deployment = Deployment {
+            stages: vec![Stage::default(); stages],
+            ..Deployment::default()
+        };
         SideReport::new(vec![Sample::of(&generated).unwrap()], deployment.into())
     }
 
     #[test]
     fn the_overhead_of_a_hop_is_what_no_engine_computed_over_tokens_and_hops() {
         let report = Report::new(side(1, 8_000), side(2, 10_000), true).unwrap();
-        assert!((report.hop_overhead_ms - 0.1).abs() < 1e-9, "{}", report.hop_overhead_ms);
+        assert!(
+            (report.hop_overhead_ms - 0.1).abs() < 1e-9,
+            "{}",
+            report.hop_overhead_ms
+        );
         assert!((report.decode_ratio - 0.8).abs() < 1e-9, "{}", report.decode_ratio);
         assert_eq!(report.hops, 2);
     }
@@ -185,8 +209,16 @@ mod tests {
 
     #[test]
     fn an_answer_that_ends_at_once_is_a_failure_not_a_figure() {
-        let finished = GenerateFinished { prompt_tokens: 1, completion_tokens: 1, ..GenerateFinished::default() };
-        let generated = Generated { text: String::new(), ttft: Duration::ZERO, finished };
+        let finished = GenerateFinished {
+            prompt_tokens: 1,
+            completion_tokens: 1,
+            ..GenerateFinished::default()
+        };
+        let generated = Generated {
+            text: String::new(),
+            ttft: Duration::ZERO,
+            finished,
+        };
         assert!(Sample::of(&generated).is_err());
     }
 

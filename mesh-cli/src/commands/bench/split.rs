@@ -19,7 +19,6 @@ use crate::{
     generate::{Generated, generate},
     output::{self, OutputArgs},
     path,
-    progress::ServeDisplay,
     signals::Interrupts,
     status_view::DeploymentView,
 };
@@ -98,7 +97,10 @@ fn warn_of_too_few_cores(args: &SplitArgs) {
 }
 
 async fn measure(args: &SplitArgs) -> Result<Report, Failure> {
-    let options = ClusterOptions { threads: args.threads, exact: !args.no_exact };
+    let options = ClusterOptions {
+        threads: args.threads,
+        exact: !args.no_exact,
+    };
     let names: Vec<String> = (0..args.stages).map(|stage| format!("stage-{stage}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     output::note("starting the nodes …");
@@ -106,7 +108,10 @@ async fn measure(args: &SplitArgs) -> Result<Report, Failure> {
     let split = Side::start(&names, options, args).await?;
 
     let prompt = calibrated_prompt(&whole, args).await?;
-    let warm = (whole.generate(&prompt, args.max_tokens).await?, split.generate(&prompt, args.max_tokens).await?);
+    let warm = (
+        whole.generate(&prompt, args.max_tokens).await?,
+        split.generate(&prompt, args.max_tokens).await?,
+    );
     let same_text = warm.0.text == warm.1.text;
     let (mut wholes, mut splits) = (Vec::new(), Vec::new());
     for round in 1..=args.rounds {
@@ -134,7 +139,10 @@ struct Side {
 impl Side {
     async fn start(names: &[&str], options: ClusterOptions, args: &SplitArgs) -> Result<Self, Failure> {
         let cluster = Cluster::start(names, options).await?;
-        let room = args.prompt_tokens.saturating_add(args.max_tokens).saturating_add(PROMPT_SLACK);
+        let room = args
+            .prompt_tokens
+            .saturating_add(args.max_tokens)
+            .saturating_add(PROMPT_SLACK);
         let request = ServeRequest {
             model: path::model(&args.model)?,
             name: DEPLOYMENT.to_owned(),
@@ -144,8 +152,11 @@ impl Side {
             exact: options.exact,
             ..ServeRequest::default()
         };
-        let deployment = serve(cluster.client(), request, &mut ServeDisplay::new()).await?;
-        Ok(Self { cluster, deployment: deployment.into() })
+        let deployment = serve(cluster.client(), request).await?;
+        Ok(Self {
+            cluster,
+            deployment: deployment.into(),
+        })
     }
 
     async fn generate(&self, prompt: &str, max_tokens: u32) -> Result<Generated, Failure> {

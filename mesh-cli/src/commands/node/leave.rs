@@ -10,8 +10,10 @@ use crate::{
 };
 
 #[derive(Debug, Args)]
-#[command(after_help = "To stop a node for a while, send it SIGTERM instead: it stays a member, and is down.\n\n\
-    Examples:\n  mesh node leave --data-dir b")]
+#[command(
+    after_help = "To stop a node for a while, send it SIGTERM instead: it stays a member, and is down.\n\n\
+    Examples:\n  mesh node leave --data-dir b"
+)]
 pub(crate) struct LeaveArgs {
     #[command(flatten)]
     connect: ConnectArgs,

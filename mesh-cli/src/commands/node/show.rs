@@ -27,11 +27,16 @@ pub(crate) async fn run(args: ShowArgs) -> Result<(), Failure> {
 }
 
 fn find<'a>(nodes: &'a [NodeView], name: Option<&str>) -> Result<&'a NodeView, Failure> {
-    let found = nodes.iter().find(|node| name.map_or(node.this, |name| node.name == name));
+    let found = nodes
+        .iter()
+        .find(|node| name.map_or(node.this, |name| node.name == name));
     found.ok_or_else(|| {
         let known: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
         let name = name.unwrap_or_default();
-        Failure::new(Exit::NotFound, format!("no node is named {name:?}; this mesh has {}", known.join(", ")))
+        Failure::new(
+            Exit::NotFound,
+            format!("no node is named {name:?}; this mesh has {}", known.join(", ")),
+        )
     })
 }
 
@@ -58,7 +63,13 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_exit_code_4_and_names_the_known_ones() {
-        let node = |name: &str, self_| NodeView::from(Node { name: name.to_owned(), self_, ..Node::default() });
+        let node = |name: &str, self_| {
+            NodeView::from(Node {
+                name: name.to_owned(),
+                self_,
+                ..Node::default()
+            })
+        };
         let nodes = [node("a", false), node("b", true)];
         assert_eq!(find(&nodes, Some("a")).unwrap().name, "a");
         assert_eq!(find(&nodes, None).unwrap().name, "b");
