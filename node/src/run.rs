@@ -221,11 +221,7 @@ impl Node {
         let ended = tokio::select! {
             () = stop => Ok(()),
             () = end_node.cancelled() => Ok(()),
-            error = expelled.wait_for(Option::is_some) => match error {
-                Ok(error) => Err(error.clone().unwrap_or_else(|| MeshError::internal("the mesh ended"))),
-                // The issuer follows nobody.
-                Err(_) => std::future::pending().await,
-            },
+            error = expulsion(&mut expelled) => Err(error),
         };
         tracing::info!("node stops");
         shutdown.cancel();
@@ -242,6 +238,15 @@ impl Node {
             tracing::error!(%error, "a server ended with an error");
         }
         Ok(ended?)
+    }
+}
+
+/// Resolves when the issuer no longer knows this node; never on the issuer itself.
+async fn expulsion(expelled: &mut watch::Receiver<Option<MeshError>>) -> MeshError {
+    let error = expelled.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+    match error {
+        Some(error) => error,
+        None => std::future::pending().await,
     }
 }
 
