@@ -87,12 +87,13 @@ impl Cluster {
     }
 
     /// Stops all nodes and waits for them, then removes their directories.
-    pub(crate) async fn stop(mut self) {
+    pub(crate) async fn stop(self) {
+        let Self { mut nodes, client, _dir } = self;
+        // A node waits for connections that are open.
+        drop(client);
         // All are told before any is waited for.
-        for node in &mut self.nodes {
-            node.tell_to_stop();
-        }
-        for node in &mut self.nodes {
+        nodes.iter_mut().for_each(NodeProcess::tell_to_stop);
+        for node in &mut nodes {
             node.wait().await;
         }
     }
