@@ -35,6 +35,9 @@ const PROMPT_SLACK: u32 = 32;
 /// Stages that a name can be given to; far more than a machine can run.
 const MAX_STAGES: u32 = 64;
 
+/// Beginnings that are tried to find one the model goes on from for long.
+const PROMPT_ATTEMPTS: usize = 16;
+
 /// Raw text that models go on with instead of ending: verses that begin alike (King James Version, public domain).
 const PASSAGE: &str = "And God said, Let there be light: and there was light. And God saw the light, that it was good: \
     and God divided the light from the darkness. And God called the light Day, and the darkness he called Night. And \
@@ -175,10 +178,25 @@ impl Side {
     }
 }
 
-/// Text of about the length asked for, in the tokens of this model.
+/// Text of about the length asked for in the tokens of this model, and after which it has much to say.
+///
+/// End-of-text cannot be forbidden without another sampler in the way, so several beginnings are tried.
 async fn calibrated_prompt(side: &Side, args: &SplitArgs) -> Result<String, Failure> {
+    let passage: Vec<&str> = PASSAGE.split_whitespace().collect();
     let passage_tokens = side.generate(PASSAGE, 1).await?.finished.prompt_tokens.max(1);
-    let words = PASSAGE.split_whitespace().count() * args.prompt_tokens as usize / passage_tokens as usize;
-    let words = PASSAGE.split_whitespace().cycle().take(words.max(1));
-    Ok(words.collect::<Vec<_>>().join(" "))
+    let words = (passage.len() * args.prompt_tokens as usize / passage_tokens as usize).max(1);
+    let mut best = (0, String::new());
+    for attempt in 0..PROMPT_ATTEMPTS {
+        let start = attempt * passage.len() / PROMPT_ATTEMPTS;
+        let text: Vec<&str> = passage.iter().copied().cycle().skip(start).take(words).collect();
+        let text = text.join(" ");
+        let tokens = side.generate(&text, args.max_tokens).await?.finished.completion_tokens;
+        if tokens > best.0 {
+            best = (tokens, text);
+        }
+        if best.0 >= args.max_tokens {
+            break;
+        }
+    }
+    Ok(best.1)
 }
