@@ -6,7 +6,7 @@ usage() {
     cat <<'TEXT'
 usage: deploy/quickstart.sh [--check]
 
-1. installs what building needs and is not there: a C++ compiler, cmake, ninja, clang, libclang, pkg-config
+1. installs what building needs and is not there: a C++ compiler, make, cmake, clang, libclang
    (apt-get on Debian and Ubuntu, dnf on Fedora, brew on macOS; with sudo unless you are root)
 2. builds the workspace with cargo; llama.cpp takes some minutes the first time
 3. runs `mesh demo`: three nodes on loopback, and one answer

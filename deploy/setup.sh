@@ -4,8 +4,8 @@
 #   mesh_setup --check  says what is missing and how it would be installed, changes nothing
 #   mesh_target_dir     prints where cargo builds to
 #
-# llama.cpp is compiled from source: it needs a C++ compiler, CMake with Ninja, and libclang for its Rust bindings.
-# ccache is used if it is there.
+# llama.cpp is compiled from source: it needs a C++ compiler, CMake with make, and libclang for its Rust bindings.
+# ccache is used if it is there, and Ninja if CMAKE_GENERATOR says so. Nothing asks for pkg-config or git.
 
 mesh_say() { printf '== %s\n' "$*" >&2; }
 
@@ -42,10 +42,9 @@ mesh_has_certificates() {
 mesh_missing() {
     mesh_has c++ || mesh_has g++ || mesh_has clang++ || echo c++
     mesh_has cmake || echo cmake
-    mesh_has ninja || echo ninja
+    mesh_has make || mesh_has gmake || echo make
     mesh_has clang || echo clang
     mesh_has_libclang || echo libclang
-    mesh_has pkg-config || echo pkg-config
     mesh_has_certificates || echo certificates
 }
 
@@ -53,15 +52,11 @@ mesh_missing() {
 mesh_package() {
     case "$1:$2" in
     apt:c++) echo g++ ;;
-    apt:ninja) echo ninja-build ;;
     apt:libclang) echo libclang-dev ;;
     apt:certificates | dnf:certificates) echo ca-certificates ;;
     dnf:c++) echo gcc-c++ ;;
-    dnf:ninja) echo ninja-build ;;
     dnf:libclang) echo clang-devel ;;
-    dnf:pkg-config) echo pkgconf-pkg-config ;;
     brew:c++ | brew:clang | brew:libclang) echo llvm ;;
-    brew:pkg-config) echo pkgconf ;;
     brew:certificates) echo ca-certificates ;;
     *) echo "$2" ;;
     esac
@@ -130,7 +125,7 @@ mesh_setup() {
     missing=$(mesh_missing | tr '\n' ' ')
     missing=${missing% }
     if [ -z "$missing" ]; then
-        mesh_say "nothing is missing: C++ compiler, cmake, ninja, clang, libclang and pkg-config are here"
+        mesh_say "nothing is missing: C++ compiler, make, cmake, clang and libclang are here"
         return 0
     fi
     manager=$(mesh_package_manager)

@@ -88,7 +88,11 @@ impl Cluster {
 
     /// Stops all nodes and waits for them, then removes their directories.
     pub(crate) async fn stop(self) {
-        let Self { mut nodes, client, _dir } = self;
+        let Self {
+            mut nodes,
+            client,
+            _dir,
+        } = self;
         // A node waits for connections that are open.
         drop(client);
         // All are told before any is waited for.

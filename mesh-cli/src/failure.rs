@@ -11,9 +11,9 @@ Exit codes:
   1    failed for a reason that is not below; the message says which
   2    wrong usage: a flag or a value that cannot be used
   3    the node is not running or does not answer
-  4    there is no model, node or file of that name
+  4    there is no model or node of that name
   5    refused: a name, port or directory is taken, or a token, key or ticket is missing or wrong
-  6    the model file is damaged or not supported
+  6    the model file is missing, damaged or not supported
   7    not enough memory, disk, nodes or layers for what was asked
   8    not now: busy, loading, stopping, or a stage was lost; try again
   130  interrupted";
@@ -143,6 +143,11 @@ mod tests {
                 .any(|line| line.trim_start().split(' ').next() == Some(&number));
             assert!(documented, "{exit:?}");
         }
+    }
+
+    #[test]
+    fn the_readme_documents_the_exit_codes() {
+        assert!(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).contains(EXIT_CODES));
     }
 
     #[test]

@@ -45,11 +45,7 @@ pub(crate) fn inspect(path: &Path) -> Result<InspectedModel, Failure> {
 }
 
 fn model_failure(error: GgufError) -> Failure {
-    let exit = match &error {
-        GgufError::Open { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::NotFound,
-        _ => Exit::ModelInvalid,
-    };
-    Failure::new(exit, error.to_string())
+    Failure::new(Exit::ModelInvalid, error.to_string())
 }
 
 impl From<NodeError> for Failure {

@@ -250,6 +250,23 @@ mod tests {
     }
 
     #[test]
+    fn the_readme_has_the_table_of_supported_architectures() {
+        let readme = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"));
+        let table = readme
+            .split_once("| architecture |")
+            .unwrap()
+            .1
+            .split_once("\n\n")
+            .unwrap()
+            .0;
+        let expected: Vec<String> = SUPPORTED
+            .iter()
+            .map(|row| format!("| `{}` | {} |", row.name, row.note))
+            .collect();
+        assert_eq!(table.lines().skip(2).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
     fn cuts_are_told_in_words() {
         assert_eq!(cuts_in_words(&[1, 2, 3], 4), "before any layer");
         assert_eq!(cuts_in_words(&[4, 8], 12), "before layers 4, 8");

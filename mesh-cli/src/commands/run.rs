@@ -60,10 +60,13 @@ pub(crate) async fn run(args: RunArgs) -> Result<(), Failure> {
         ..GenerateRequest::default()
     };
     let mut interrupts = Interrupts::listen()?;
-    let client = Client::connect(&args.connect).await?;
     let mut screen = Screen::new();
+    let answering = async {
+        let client = Client::connect(&args.connect).await?;
+        generate(&client, request, |text| screen.show(text)).await
+    };
     let generated = tokio::select! {
-        generated = generate(&client, request, |text| screen.show(text)) => generated,
+        generated = answering => generated,
         () = interrupts.next() => Err(Failure::interrupted("the answer is not complete")),
     };
     screen.end_line()?;

@@ -63,10 +63,10 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Failure> {
         prefill_chunk: args.prefill_chunk.unwrap_or_default(),
     };
     let mut interrupts = Interrupts::listen()?;
-    let client = Client::connect(&args.connect).await?;
+    let serving = async { serve(&Client::connect(&args.connect).await?, request).await };
     // Whoever goes away while the model is being prepared gives it up: the node takes everything back.
     let deployment = tokio::select! {
-        deployment = serve(&client, request) => deployment?,
+        deployment = serving => deployment?,
         () = interrupts.next() => return Err(Failure::interrupted("the model is not served")),
     };
     args.output.print(&DeploymentView::from(deployment), |deployment| {
