@@ -11,12 +11,15 @@ mod table;
 mod traps;
 mod window;
 
+use std::ops::Range;
+
 use crate::error::GgufError;
 use crate::gguf::Gguf;
 
 pub use refusals::refusal_reason;
 pub use table::{SUPPORTED, SupportedArchitecture};
 pub(crate) use traps::UNUSED_GLOBAL;
+pub(crate) use window::{UnusedWindow, Window};
 
 /// A supported architecture and what follows from one file of it.
 #[derive(Debug, Clone)]
@@ -41,7 +44,7 @@ pub(crate) struct Rules {
     /// A number of layers that a stage must not have, and why.
     pub(crate) forbidden_length: Option<(u32, String)>,
     /// Which layers use the sliding window, to be written out; `None` if the loader reads no pattern.
-    pub(crate) window: Option<Vec<bool>>,
+    pub(crate) window: Option<Window>,
 }
 
 impl Default for Rules {
@@ -121,12 +124,12 @@ impl Architecture {
         self.row.output_required
     }
 
-    pub(crate) fn window(&self) -> Option<&[bool]> {
-        self.rules.window.as_deref()
+    pub(crate) fn window(&self) -> Option<&Window> {
+        self.rules.window.as_ref()
     }
 
     /// Whether a stage may end before, and the next begin at, this layer. 0 and the number of layers are the model's
-    /// ends and always legal. (A stage's *length* can be illegal too: see [`Architecture::check_range`].)
+    /// ends and always legal. (A range between legal cuts can be illegal too: see [`Architecture::illegal_ranges`].)
     pub fn legal_cut(&self, layer: u32) -> bool {
         layer == 0
             || layer == self.layers
@@ -136,6 +139,20 @@ impl Architecture {
     /// All legal cuts strictly inside the model, ascending.
     pub fn legal_cuts(&self) -> Vec<u32> {
         (1..self.layers).filter(|layer| self.legal_cut(*layer)).collect()
+    }
+
+    /// Ranges between legal cuts that still cannot be a stage, and why. Of the supported architectures only a few
+    /// unusual files have any.
+    pub fn illegal_ranges(&self) -> Vec<(Range<u32>, String)> {
+        if self.rules.forbidden_length.is_none() && !self.refuses_unused_window() {
+            return Vec::new();
+        }
+        let cuts: Vec<u32> = (0..=self.layers).filter(|layer| self.legal_cut(*layer)).collect();
+        let ranges = cuts.iter().enumerate();
+        ranges
+            .flat_map(|(index, start)| cuts[index + 1..].iter().map(|end| *start..*end))
+            .filter_map(|range| Some((range.clone(), self.illegal_range_reason(&range)?)))
+            .collect()
     }
 
     /// Whether layers `start..end` can be a stage.
@@ -167,12 +184,30 @@ impl Architecture {
                 return Err(illegal(self.illegal_cut_reason(cut)));
             }
         }
-        match &self.rules.forbidden_length {
-            Some((length, reason)) if end - start == *length && *length != self.layers => {
-                Err(illegal(format!("{reason}; use a stage of another length")))
-            }
-            _ => Ok(()),
+        self.illegal_range_reason(&(start..end))
+            .map_or(Ok(()), |reason| Err(illegal(reason)))
+    }
+
+    fn refuses_unused_window(&self) -> bool {
+        let window = self.rules.window.as_ref();
+        window.is_some_and(|window| window.unused == UnusedWindow::Refused)
+    }
+
+    /// Why a range between legal cuts cannot be a stage.
+    fn illegal_range_reason(&self, range: &Range<u32>) -> Option<String> {
+        if let Some((length, reason)) = &self.rules.forbidden_length
+            && range.end - range.start == *length
+            && *length != self.layers
+        {
+            return Some(format!("{reason}; use a stage of another length"));
         }
+        let window = self.rules.window.as_ref()?;
+        let missing = window.unused == UnusedWindow::Refused && !window.used_in(range.clone());
+        missing.then(|| {
+            "none of its layers uses the sliding window, without which llama.cpp computes others differently; let the \
+             stage reach a layer that does"
+                .to_owned()
+        })
     }
 
     fn illegal_cut_reason(&self, cut: u32) -> String {

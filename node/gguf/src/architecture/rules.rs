@@ -5,7 +5,7 @@
 //! `swa_type`, which comes from keys, never from the pattern.
 
 use super::Rules;
-use super::window::window_pattern;
+use super::window::{UnusedWindow, Window, window_pattern};
 use crate::error::GgufError;
 use crate::gguf::Gguf;
 
@@ -19,11 +19,12 @@ pub(super) fn anywhere(_: &Gguf, _: u32) -> Result<Rules, GgufError> {
 
 /// gemma3.cpp: `load_swa_pattern(ml, 6)`; and 62 layers make it type 27B, which takes the attention scale
 /// 1/sqrt(n_embd / n_head) instead of 1/sqrt(key_length). The embedding scale sqrt(n_embd) is applied to token rows
-/// only (`build_inp_embd(tok_embd, scale)`), so injected rows need nothing.
+/// only (`build_inp_embd(tok_embd, scale)`), so injected rows need nothing. Without a window, `graph<false>` gives each
+/// layer the rope and the mask that `graph<true>` gives layers without one.
 pub(super) fn gemma3(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
     const LAYERS_27B: u32 = 62;
     let mut rules = Rules {
-        window: window_pattern(gguf, layers, 6, true)?,
+        window: window(gguf, layers, 6, UnusedWindow::LeftOut)?,
         ..Rules::default()
     };
     if !gemma3_scales_differ(gguf, layers)? {
@@ -56,18 +57,20 @@ fn gemma3_scales_differ(gguf: &Gguf, layers: u32) -> Result<bool, GgufError> {
     Ok(by_heads != key_length)
 }
 
-/// openai-moe.cpp: `load_swa_pattern(ml, 2)`, always with a window; nothing else by index.
+/// openai-moe.cpp: `load_swa_pattern(ml, 2)`, always with a window; nothing else by index. The window decides the mask,
+/// the cache and the rope base (`rope.freq_base_swa`; the scale is the same).
 pub(super) fn gpt_oss(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
     Ok(Rules {
-        window: window_pattern(gguf, layers, 2, false)?,
+        window: window(gguf, layers, 2, UnusedWindow::Widened)?,
         ..Rules::default()
     })
 }
 
-/// olmo2.cpp: `load_swa_pattern(ml, 4)` if there is a window (OLMo 3), and the rope scale by `is_swa(il)`.
+/// olmo2.cpp: `load_swa_pattern(ml, 4)` if there is a window (OLMo 3), and the rope scale by `is_swa(il)`, which is
+/// false for all layers of a file without.
 pub(super) fn olmo2(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
     Ok(Rules {
-        window: window_pattern(gguf, layers, 4, true)?,
+        window: window(gguf, layers, 4, UnusedWindow::LeftOut)?,
         ..Rules::default()
     })
 }
@@ -84,7 +87,8 @@ pub(super) fn smollm3(_: &Gguf, _: u32) -> Result<Rules, GgufError> {
 /// llama4.cpp: `use_rope = (il + 1) % n_no_rope_layer_step != 0` with step 4; experts in layers with
 /// `(i + 1) % interleave_moe_layer_step == 0`; `load_swa_pattern(ml, 4)`. With `sliding_window` = 0 (MobileLLM) the
 /// step becomes the number of layers, so the *last* layer of any file has no rope: true of the whole's last layer
-/// only, so nothing can be cut. `use_kq_norm` comes from the number of experts. No experts at all: the loader throws.
+/// only, so nothing can be cut; and so the window cannot be left out of a stage, nor widened: it is 8192 whatever the
+/// file says. (Of each four layers three use it, unless the file brings a pattern of its own.) `use_kq_norm` comes from the number of experts. No experts at all: the loader throws.
 pub(super) fn llama4(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
     const ROPE_STEP: u32 = 4;
     if gguf
@@ -103,7 +107,7 @@ pub(super) fn llama4(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
     let mut rules = Rules {
         period: least_common_multiple(ROPE_STEP, expert_step),
         period_reason: "rope and experts alternate by layer number, counted from the stage's first",
-        window: window_pattern(gguf, layers, 4, false)?,
+        window: window(gguf, layers, 4, UnusedWindow::Refused)?,
         ..Rules::default()
     };
     if gguf
@@ -115,6 +119,12 @@ pub(super) fn llama4(gguf: &Gguf, layers: u32) -> Result<Rules, GgufError> {
         rules.whole_only = Some("without a sliding window llama.cpp leaves rope out of a file's last layer".to_owned());
     }
     Ok(rules)
+}
+
+fn window(gguf: &Gguf, layers: u32, period: u32, unused: UnusedWindow) -> Result<Option<Window>, GgufError> {
+    let optional = unused == UnusedWindow::LeftOut;
+    let pattern = window_pattern(gguf, layers, period, optional)?;
+    Ok(pattern.map(|layers| Window { layers, unused }))
 }
 
 fn least_common_multiple(a: u32, b: u32) -> u32 {

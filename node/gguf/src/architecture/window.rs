@@ -1,8 +1,39 @@
 //! The sliding-window pattern of a file, layer by layer.
 
+use std::ops::Range;
+
 use crate::error::GgufError;
 use crate::gguf::Gguf;
 use crate::value::Value;
+
+/// Which layers use the sliding window, and what to do with a stage in which none does: llama.cpp ends the process
+/// over a window that no layer uses (`GGML_ASSERT(hparams.is_swa_any())`, llama-model.cpp).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// One entry per layer of the whole model.
+    pub(crate) layers: Vec<bool>,
+    /// What to do without any.
+    pub(crate) unused: UnusedWindow,
+}
+
+/// What becomes of the window in a stage without a layer that uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UnusedWindow {
+    /// The window's keys are left out: the loader then builds the same graph without one.
+    LeftOut,
+    /// The loader insists on a window: all layers get one that is too wide to hide anything, and the rope base of
+    /// layers without one.
+    Widened,
+    /// Neither gives the same results: there can be no such stage.
+    Refused,
+}
+
+impl Window {
+    /// Whether any of these layers uses it.
+    pub(crate) fn used_in(&self, range: Range<u32>) -> bool {
+        self.layers[range.start as usize..range.end as usize].contains(&true)
+    }
+}
 
 /// Which layers use the window, as `llama_model_base::load_swa_pattern` and `llama_hparams::set_swa_pattern` decide:
 /// an array is taken as it is (missing entries mean no window), a number n means all but every n-th layer (0: all),

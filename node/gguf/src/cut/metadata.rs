@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::pieces::STUB_VOCAB;
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, UnusedWindow, Window};
 use crate::array::{Array, StringArray};
 use crate::error::GgufError;
 use crate::gguf::Gguf;
@@ -15,6 +15,13 @@ const LEADING_COUNTS: [&str; 1] = ["leading_dense_block_count"];
 
 /// Keys whose arrays are not per layer, whatever their length.
 const NOT_PER_LAYER: [&str; 2] = ["rope.dimension_sections", "classifier.output_labels"];
+
+/// A window that hides nothing, positions: longer than any context in use. llama.cpp reserves four bytes for each of them
+/// in every call, so it is not simply the largest number.
+const WIDE_WINDOW: u32 = 1 << 20;
+
+/// The widest, for models trained with more than [`WIDE_WINDOW`]: llama.cpp adds to it as a signed number.
+const MAX_WINDOW: u32 = 1 << 30;
 
 const EXTRA_NAMES: &str = "general.tensor_extra.name";
 const EXTRA_VALUES: &str = "general.tensor_extra.prec_a4";
@@ -52,12 +59,7 @@ pub(super) fn stage_metadata(
     // The loader sizes the vocabulary from the key, and knows no tokens.
     set(&mut stage, "tokenizer.ggml.model", Value::string("none"));
     if let Some(window) = architecture.window() {
-        let local = window[range.start as usize..range.end as usize].to_vec();
-        set(
-            &mut stage,
-            &format!("{prefix}attention.sliding_window_pattern"),
-            Value::Array(Array::Bool(local)),
-        );
+        write_window(gguf, &mut stage, &prefix, window, range);
     }
     extra_precisions(gguf, &mut stage, range)?;
     Ok(stage)
@@ -86,6 +88,34 @@ fn arch_value(suffix: &str, value: &Value, layers: u32, range: &Range<u32>) -> V
             Value::Array(array.slice(range.start as usize, range.end as usize))
         }
         _ => value.clone(),
+    }
+}
+
+/// Writes out which layers use the sliding window. If none does, the window goes, or hides nothing.
+fn write_window(gguf: &Gguf, stage: &mut Vec<(String, Value)>, prefix: &str, window: &Window, range: &Range<u32>) {
+    let (size, pattern) = (
+        format!("{prefix}attention.sliding_window"),
+        format!("{prefix}attention.sliding_window_pattern"),
+    );
+    let local = window.layers[range.start as usize..range.end as usize].to_vec();
+    if window.used_in(range.clone()) {
+        set(stage, &pattern, Value::Array(Array::Bool(local)));
+        return;
+    }
+    match window.unused {
+        UnusedWindow::LeftOut => stage.retain(|(key, _)| *key != size && *key != pattern),
+        UnusedWindow::Widened => {
+            let trained = gguf.arch_value("context_length").and_then(Value::as_u64).unwrap_or(0);
+            let wide = u32::try_from(trained)
+                .unwrap_or(MAX_WINDOW)
+                .clamp(WIDE_WINDOW, MAX_WINDOW);
+            set(stage, &size, Value::U32(wide));
+            set(stage, &pattern, Value::Array(Array::Bool(vec![true; local.len()])));
+            // The loader then takes the base of the other layers.
+            stage.retain(|(key, _)| key.strip_prefix(prefix) != Some("rope.freq_base_swa"));
+        }
+        // Such a range is not legal.
+        UnusedWindow::Refused => set(stage, &pattern, Value::Array(Array::Bool(local))),
     }
 }
 

@@ -61,6 +61,31 @@ fn most_rows_can_be_cut_anywhere() {
 }
 
 #[test]
+fn ranges_between_legal_cuts_are_legal_with_few_exceptions() {
+    for row in SUPPORTED {
+        assert_eq!(
+            sample(row.name, 8).judge().unwrap().illegal_ranges(),
+            [],
+            "{}",
+            row.name
+        );
+    }
+    // A Llama 4 file whose own pattern leaves layers 4 to 11 without the window.
+    let mut model = sample("llama4", 16);
+    let pattern = (0..16).map(|layer| !(4..12).contains(&layer)).collect();
+    model.arch("attention.sliding_window_pattern", Value::Array(Array::Bool(pattern)));
+    let architecture = model.judge().unwrap();
+    let ranges: Vec<_> = architecture
+        .illegal_ranges()
+        .into_iter()
+        .map(|(range, _)| range)
+        .collect();
+    assert_eq!(ranges, [4..8, 4..12, 8..12]);
+    assert!(illegal(&architecture, 4, 8).contains("sliding window"));
+    architecture.check_range(8, 16).unwrap();
+}
+
+#[test]
 fn smollm3_is_cut_at_multiples_of_four() {
     let architecture = sample("smollm3", 14).judge().unwrap();
     assert_eq!(architecture.legal_cuts(), [4, 8, 12]);

@@ -194,6 +194,53 @@ fn window_patterns_are_written_out_layer_by_layer() {
     assert_eq!(pattern(&model.open(dir.path()), 6, 9), [false, true, false]);
 }
 
+const WINDOW: &str = "attention.sliding_window";
+const PATTERN: &str = "attention.sliding_window_pattern";
+
+#[test]
+fn a_stage_without_windowed_layers_has_no_window_where_the_loader_can_do_without() {
+    let dir = tempdir().unwrap();
+    for (name, full) in [("gemma3", 5), ("olmo2", 3)] {
+        let mut model = Model::new(name, 8).without("rope_freqs.weight");
+        model.arch(WINDOW, Value::U32(128));
+        model.arch("rope.freq_base_swa", Value::F32(5_000.0));
+        let source = model.open(dir.path());
+        let alone = stage(&source, full, full + 1, dir.path());
+        assert!(alone.get(&format!("{name}.{WINDOW}")).is_none());
+        assert!(alone.get(&format!("{name}.{PATTERN}")).is_none());
+        let with_another = stage(&source, full - 1, full + 1, dir.path());
+        assert_eq!(with_another.get_u32(&format!("{name}.{WINDOW}")), Some(128));
+        let windowed = stage(&source, 0, full, dir.path());
+        let all = vec![true; full as usize];
+        assert_eq!(
+            windowed.get_array(&format!("{name}.{PATTERN}")),
+            Some(&Array::Bool(all))
+        );
+    }
+}
+
+#[test]
+fn a_stage_without_windowed_layers_has_a_window_that_hides_nothing_where_the_loader_insists() {
+    let dir = tempdir().unwrap();
+    let mut model = Model::new("gpt-oss", 4).without("rope_freqs.weight");
+    model.arch(WINDOW, Value::U32(128));
+    model.arch("rope.freq_base_swa", Value::F32(5_000.0));
+    let alone = |model: &Model| stage(&model.open(dir.path()), 3, 4, dir.path());
+    let cut = alone(&model);
+    assert_eq!(cut.get_u32(&format!("gpt-oss.{WINDOW}")), Some(1 << 20));
+    assert_eq!(
+        cut.get_array(&format!("gpt-oss.{PATTERN}")),
+        Some(&Array::Bool(vec![true]))
+    );
+    assert!(cut.get("gpt-oss.rope.freq_base_swa").is_none());
+    model.arch("context_length", Value::U32(3 << 20));
+    assert_eq!(alone(&model).get_u32(&format!("gpt-oss.{WINDOW}")), Some(3 << 20));
+    // The others keep theirs.
+    let windowed = stage(&model.open(dir.path()), 2, 3, dir.path());
+    assert_eq!(windowed.get_u32(&format!("gpt-oss.{WINDOW}")), Some(128));
+    assert!(windowed.get("gpt-oss.rope.freq_base_swa").is_some());
+}
+
 #[test]
 fn tokenizer_split_and_alignment_keys_are_dropped() {
     let dir = tempdir().unwrap();
