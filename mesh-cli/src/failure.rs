@@ -83,16 +83,21 @@ impl From<MeshError> for Failure {
 
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Self {
-        let error = MeshError::from(&status);
-        let lost = error.code == ErrorCode::Internal && std::error::Error::source(&status).is_some();
-        if lost {
+        use tonic::Code;
+        // Only a node names its errors by the table; a transport does not.
+        let by_transport = !status.metadata().contains_key("mesh-code");
+        let lost = matches!(
+            status.code(),
+            Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled
+        );
+        if by_transport && lost {
             let message = format!(
-                "the connection to the node was lost: {}; see the node's log",
-                error.message
+                "the node does not answer any more ({}); see whether it runs, and its log",
+                status.message()
             );
             return Self::new(Exit::Unreachable, message);
         }
-        error.into()
+        MeshError::from(&status).into()
     }
 }
 
@@ -148,6 +153,18 @@ mod tests {
     #[test]
     fn the_readme_documents_the_exit_codes() {
         assert!(include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md")).contains(EXIT_CODES));
+    }
+
+    #[test]
+    fn a_lost_connection_is_exit_code_3() {
+        assert_eq!(
+            Failure::from(tonic::Status::unavailable("http2 error")).exit,
+            Exit::Unreachable
+        );
+        assert_eq!(
+            Failure::from(tonic::Status::unknown("transport error")).exit,
+            Exit::Unreachable
+        );
     }
 
     #[test]

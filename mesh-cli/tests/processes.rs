@@ -13,6 +13,9 @@ use tempfile::TempDir;
 /// Generous for a busy machine; nothing here takes a tenth of it.
 const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Between two looks at a child.
+const POLL: Duration = Duration::from_millis(5);
+
 fn mesh(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mesh"));
     command.args(arguments).stdin(Stdio::null());
@@ -68,7 +71,7 @@ impl Node {
             if self.child.try_wait().expect("a child").is_some() {
                 return true;
             }
-            std::thread::yield_now();
+            std::thread::sleep(POLL);
         }
         false
     }

@@ -21,7 +21,7 @@ The path is read by the node the command talks to, which cuts the file and sends
 Examples:
   mesh serve built-in
   mesh serve path/to/model.gguf --name smol --stages 3
-  mesh serve path/to/model.gguf --name smol --stages \"a:0-10,b:10-20,c:20-30\" --context 4096 --lanes 8";
+  mesh serve path/to/model.gguf --name smol --stages \"a:0-10,b:10-20,c:20-30\" --lanes 8";
 
 #[derive(Debug, Args)]
 #[command(after_help = HELP)]
