@@ -176,6 +176,9 @@ pub enum EngineError {
         /// What is wrong with it.
         reason: String,
     },
+    /// What came in cannot be computed: a token outside the vocabulary, or too few or too many activations.
+    #[error("bad input: {0}")]
+    BadInput(String),
     /// The library refused a batch.
     #[error("llama.cpp refused a batch of {rows} rows with status {status}: {reason}")]
     Decode {

@@ -149,15 +149,10 @@ impl LlamaStage {
         if self.first
             && let Some(token) = span.tokens.iter().find(|token| **token >= self.n_vocab)
         {
-            let reason = format!(
+            return Err(EngineError::BadInput(format!(
                 "token {token} is outside the vocabulary of {}; check the prompt",
                 self.n_vocab
-            );
-            return Err(EngineError::Decode {
-                rows: span.rows(),
-                status: -1,
-                reason,
-            });
+            )));
         }
         self.rewind(span.lane.0, span.pos_start)?;
         if self.last {

@@ -99,15 +99,10 @@ impl LlamaStage {
             let admitted = if batch.activations.len() == values {
                 self.admit(span)
             } else {
-                let reason = format!(
-                    "{} activation values came with the batch, not {values}",
+                Err(EngineError::BadInput(format!(
+                    "{} activation values came with the batch, not {values}; all stages must be of one model",
                     batch.activations.len()
-                );
-                Err(EngineError::Decode {
-                    rows: batch.rows(),
-                    status: -1,
-                    reason,
-                })
+                )))
             };
             if let Err(error) = admitted {
                 self.clear_after_failure(span);
