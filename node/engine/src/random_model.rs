@@ -25,12 +25,16 @@ pub struct RandomModel {
     pub vocabulary: u32,
     /// Sliding window in positions, where the architecture has one.
     pub window: u32,
+    /// Factor by which YaRN stretches rope; 1 for none.
+    pub rope_factor: u32,
 }
 
 impl RandomModel {
     /// A model of eight layers with its own output matrix, and experts where the architecture is known to have them.
+    /// Where layers differ by the sliding window, rope is stretched, so that no two kinds of layers have the same.
     pub fn new(architecture: &str) -> Self {
         let with_experts = architecture.ends_with("moe") || ["gpt-oss", "llama4"].contains(&architecture);
+        let with_windows = ["gemma3", "gpt-oss", "olmo2"].contains(&architecture);
         Self {
             architecture: architecture.to_owned(),
             layers: 8,
@@ -39,6 +43,7 @@ impl RandomModel {
             experts: if with_experts { 4 } else { 0 },
             vocabulary: 128,
             window: 16,
+            rope_factor: if with_windows { 4 } else { 1 },
         }
     }
 
@@ -87,6 +92,11 @@ impl RandomModel {
         ];
         if self.window > 0 {
             entries.push(("%.attention.sliding_window", Entry::U32(self.window)));
+            entries.push(("%.rope.freq_base_swa", Entry::F32(5_000.0)));
+        }
+        if self.rope_factor > 1 {
+            entries.push(("%.rope.scaling.type", text("yarn")));
+            entries.push(("%.rope.scaling.factor", Entry::F32(self.rope_factor as f32)));
         }
         if self.experts > 0 {
             entries.extend([

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use mesh_engine::RandomModel;
-use mesh_gguf::{Gguf, SUPPORTED, support};
+use mesh_gguf::{Gguf, SUPPORTED, Value, support};
 use mesh_proto::sampling::greedy_sampling;
 
 use crate::{
@@ -93,13 +93,12 @@ fn the_built_in_model_at_uneven_cuts() {
     check_all(&models::built_in(), &prompt, cuts);
 }
 
-/// Cuts of a random model of eight layers: each in half, off the middle and in three, as far as its rules allow. The
-/// last layer alone has no sliding window in some, which llama.cpp refuses to hold (`failures` has the test).
+/// Cuts of a random model of eight layers: in half, off the middle, in three, and every layer alone, as far as its
+/// rules allow. Where layers differ by the sliding window, there are stages with it in all layers, and in none.
 fn legal(model: &Path) -> Vec<Vec<u32>> {
     let architecture = support(&Gguf::open(model).unwrap()).unwrap();
-    let windowed = ["gpt-oss", "olmo2"].contains(&architecture.name());
-    let late: &[u32] = if windowed { &[0, 6, 8] } else { &[0, 7, 8] };
-    [&[0, 8][..], &[0, 1, 8], &[0, 3, 5, 8], &[0, 4, 8], late]
+    let single: Vec<u32> = (0..=architecture.layers()).collect();
+    [&[0, 8][..], &[0, 1, 8], &[0, 3, 5, 8], &[0, 4, 8], &[0, 7, 8], &single]
         .into_iter()
         .filter(|cuts| {
             cuts.windows(2)
@@ -155,6 +154,21 @@ rows! {
 }
 
 #[test]
+fn random_models_with_windows_have_two_kinds_of_layers() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["gemma3", "gpt-oss", "olmo2"] {
+        let path = directory.path().join(name);
+        RandomModel::new(name).write(&path).unwrap();
+        let file = Gguf::open(&path).unwrap();
+        let key = |suffix: &str| format!("{name}.{suffix}");
+        assert_eq!(file.get(&key("rope.freq_base")), Some(&Value::F32(10_000.0)));
+        assert_eq!(file.get(&key("rope.freq_base_swa")), Some(&Value::F32(5_000.0)));
+        assert_eq!(file.get(&key("rope.scaling.factor")), Some(&Value::F32(4.0)));
+        assert_eq!(file.get_u32(&key("attention.sliding_window")), Some(16));
+    }
+}
+
+#[test]
 fn random_llama_tied() {
     check_random(&RandomModel {
         tied: true,
@@ -189,7 +203,14 @@ fn smollm2_at_several_cuts() {
 #[test]
 fn gemma_3_at_several_cuts() {
     if let Some(model) = models::real(models::GEMMA_3) {
-        let cuts: &[&[u32]] = &[&[0, 18], &[0, 6, 12, 18], &[0, 5, 13, 18], &[0, 1, 18]];
+        let cuts: &[&[u32]] = &[
+            &[0, 18],
+            &[0, 6, 12, 18],
+            &[0, 5, 13, 18],
+            &[0, 1, 18],
+            // Layers 5 and 11 alone: full attention, and nothing else in the stage.
+            &[0, 5, 6, 11, 12, 18],
+        ];
         check_all(&model, &noise_tokens(3, 70, 262_144), cuts);
     }
 }
