@@ -226,6 +226,7 @@ fn facts(model: &str, description: ModelDescription, architecture: &Architecture
         output_bytes: output + description.global_bytes,
         kv_bytes_per_position: description.kv_bytes_per_position,
         legal_cuts: architecture.legal_cuts(),
+        illegal_ranges: architecture.illegal_ranges(),
     }
 }
 

@@ -1,6 +1,9 @@
 //! Which layers go to which node.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, HashSet},
+    ops::Range,
+};
 
 use mesh_proto::{ErrorCode, MeshError, v1::{Node, NodeState}};
 
@@ -18,8 +21,11 @@ pub const EXACT_CHUNK: u32 = 60;
 /// Rows of one prefill chunk otherwise: llama.cpp's default micro-batch.
 pub const FAST_CHUNK: u32 = 512;
 
-/// Contexts shrink in this step when memory is short: llama.cpp pads the KV cache of a lane to it.
-const CONTEXT_STEP: u32 = 256;
+/// llama.cpp pads the KV cache of a lane to this many cells.
+const CELL_STEP: u32 = 256;
+
+/// Shorter contexts are only made when asked for: the longest that one step of cells holds.
+const SHORTEST_CONTEXT: u32 = CELL_STEP - 1;
 
 /// What a stage's process needs beside weights and KV cache: compute and logit buffers, and the process itself.
 const STAGE_HEADROOM: u64 = 150 << 20;
@@ -105,10 +111,10 @@ fn is_up(node: &Node) -> bool {
     node.state == NodeState::Up as i32
 }
 
-fn automatic(model: &ModelFacts, nodes: &[Node], count: Option<u32>) -> Result<Ranges, MeshError> {
+fn automatic(model: &ModelFacts, nodes: &[Node], asked: Option<u32>) -> Result<Ranges, MeshError> {
     let up: Vec<&Node> = nodes.iter().filter(|node| is_up(node)).collect();
     let most = model.legal_cuts.len() + 1;
-    let count = match count {
+    let count = match asked {
         Some(0) => return Err(MeshError::invalid("stages", "0 stages; ask for at least one")),
         Some(count) if count as usize > up.len() => {
             let message = format!(
@@ -128,30 +134,67 @@ fn automatic(model: &ModelFacts, nodes: &[Node], count: Option<u32>) -> Result<R
     if count == 0 {
         return Err(MeshError::new(ErrorCode::InsufficientResources, "no node is up; see `mesh node list`"));
     }
-    let cuts = choose_cuts(model, &up[..count]);
+    let cuts = match asked {
+        Some(_) => choose_cuts(model, &up[..count]).ok_or_else(|| {
+            let message = format!("no {count} stages of this {} model are all possible{}", model.architecture, why_not(model));
+            MeshError::invalid("stages", message)
+        })?,
+        // One stage is always possible.
+        None => (1..=count).rev().find_map(|count| choose_cuts(model, &up[..count])).unwrap_or_default(),
+    };
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain(std::iter::once(model.layers));
     Ok(up.into_iter().cloned().zip(starts.zip(ends).map(|(start, end)| start..end)).collect())
 }
 
-/// Legal cuts that bring each node's share of the layers' bytes closest to its share of the memory.
-fn choose_cuts(model: &ModelFacts, nodes: &[&Node]) -> Vec<u32> {
-    let memory: f64 = nodes.iter().map(|node| node.memory_bytes.max(1) as f64).sum();
-    let bytes_before = |layer: u32| model.layer_bytes[..layer as usize].iter().sum::<u64>() as f64;
-    let total = bytes_before(model.layers);
-    let mut cuts: Vec<u32> = Vec::new();
-    let mut share = 0.0;
-    for (index, node) in nodes.iter().enumerate().take(nodes.len() - 1) {
-        share += node.memory_bytes.max(1) as f64 / memory;
-        let goal = share * total;
-        let first = cuts.last().map_or(0, |cut| model.legal_cuts.iter().position(|legal| legal == cut).map_or(0, |at| at + 1));
-        // Leave one legal cut for each stage still to come.
-        let last = model.legal_cuts.len() - (nodes.len() - 2 - index);
-        let distance = |cut: &u32| (bytes_before(*cut) - goal).abs();
-        let best = model.legal_cuts[first..last].iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        cuts.extend(best);
+fn why_not(model: &ModelFacts) -> String {
+    let first = model.illegal_ranges.first();
+    first.map_or_else(String::new, |(range, reason)| {
+        format!(": layers {}-{} cannot be one, because {reason}; ask for another number", range.start, range.end)
+    })
+}
+
+/// Legal cuts, one stage per node, that bring each node's share of the layers' bytes closest to its share of the memory:
+/// the least sum of distances, found stage by stage. `None` if no such cuts exist.
+fn choose_cuts(model: &ModelFacts, nodes: &[&Node]) -> Option<Vec<u32>> {
+    let illegal: HashSet<&Range<u32>> = model.illegal_ranges.iter().map(|(range, _)| range).collect();
+    let bytes_before = bytes_before(model);
+    let goals = memory_shares(nodes, bytes_before[model.layers as usize]);
+    let ends: Vec<u32> = model.legal_cuts.iter().copied().chain([model.layers]).collect();
+    // For each end of the stages so far: the distance in all, and the cuts before that end.
+    let mut best: BTreeMap<u32, (f64, Vec<u32>)> = BTreeMap::from([(0, (0.0, Vec::new()))]);
+    for (index, goal) in goals.into_iter().enumerate() {
+        let is_last = index + 1 == nodes.len();
+        let mut next = BTreeMap::new();
+        for end in ends.iter().copied().filter(|end| (*end == model.layers) == is_last) {
+            let before = best.iter().filter(|(start, _)| **start < end && !illegal.contains(&(**start..end)));
+            // The first of equals: the lowest cut.
+            let Some((start, (distance, cuts))) = before.min_by(|a, b| a.1.0.total_cmp(&b.1.0)) else { continue };
+            let cuts = cuts.iter().copied().chain((*start > 0).then_some(*start)).collect();
+            next.insert(end, (distance + (bytes_before[end as usize] - goal).abs(), cuts));
+        }
+        best = next;
     }
-    cuts
+    best.remove(&model.layers).map(|(_, cuts)| cuts)
+}
+
+/// Bytes of all layers before each layer, and at last of all.
+fn bytes_before(model: &ModelFacts) -> Vec<f64> {
+    let sums = model.layer_bytes.iter().scan(0.0, |sum, bytes| {
+        *sum += *bytes as f64;
+        Some(*sum)
+    });
+    std::iter::once(0.0).chain(sums).collect()
+}
+
+/// Where each node's stage would end if bytes could be split anywhere.
+fn memory_shares(nodes: &[&Node], total: f64) -> Vec<f64> {
+    let memory: f64 = nodes.iter().map(|node| node.memory_bytes.max(1) as f64).sum();
+    let shares = nodes.iter().scan(0.0, |share, node| {
+        *share += node.memory_bytes.max(1) as f64 / memory;
+        Some(*share * total)
+    });
+    shares.collect()
 }
 
 fn parse_stages(text: &str, model: &ModelFacts, nodes: &[Node]) -> Result<Ranges, MeshError> {
@@ -180,6 +223,9 @@ fn parse_stages(text: &str, model: &ModelFacts, nodes: &[Node]) -> Result<Ranges
         }
         if end != model.layers && !model.legal_cuts.contains(&end) {
             return Err(refuse(illegal_cut(model, end)));
+        }
+        if let Some((_, reason)) = model.illegal_ranges.iter().find(|(range, _)| *range == (start..end)) {
+            return Err(refuse(format!("layers {start}-{end} cannot be a stage, because {reason}")));
         }
         stages.push((find_node(name.trim(), nodes)?.clone(), start..end));
     }
@@ -226,13 +272,27 @@ fn fixed_bytes(model: &ModelFacts, layers: &Range<u32>) -> u64 {
     bytes
 }
 
+/// KV cells that a lane of `context` positions takes in the engine: one more for the row that pads a lone row at the last
+/// position, then rounded as llama.cpp does. The engine's own `cells_per_lane` must agree; a test there holds that.
+pub fn cells_per_lane(context: u32) -> u32 {
+    context.saturating_add(1).div_ceil(CELL_STEP).saturating_mul(CELL_STEP)
+}
+
+/// The longest context whose cells are no more than these: the inverse of [`cells_per_lane`].
+fn context_within(cells: u64) -> u32 {
+    let whole_steps = cells / u64::from(CELL_STEP) * u64::from(CELL_STEP);
+    u32::try_from(whole_steps).unwrap_or(u32::MAX).saturating_sub(1)
+}
+
 /// The context asked for, or the longest up to the trained one that fits on every node.
 fn fit_context(model: &ModelFacts, ranges: &Ranges, asked: u32, lanes: u32) -> Result<u32, MeshError> {
     if asked > model.context && model.context > 0 {
         let message = format!("a context of {asked}, but the model was trained with {}; ask for less", model.context);
         return Err(MeshError::invalid("context", message));
     }
-    let wanted = if asked == 0 { model.context.max(CONTEXT_STEP) } else { asked };
+    // A file that does not say what it was trained with gets the least.
+    let longest = if model.context == 0 { SHORTEST_CONTEXT } else { model.context };
+    let wanted = if asked == 0 { longest } else { asked };
     let mut budgets: BTreeMap<&str, (u64, u64, u64, &Node)> = BTreeMap::new();
     for (node, layers) in ranges {
         let per_position: u64 = model.kv_bytes_per_position[layers.start as usize..layers.end as usize].iter().sum();
@@ -241,20 +301,20 @@ fn fit_context(model: &ModelFacts, ranges: &Ranges, asked: u32, lanes: u32) -> R
         *kv = kv.saturating_add(per_position.saturating_mul(u64::from(lanes)));
     }
     let room = |(fixed, kv, memory, _): &(u64, u64, u64, &Node)| memory.saturating_sub(*fixed) / (*kv).max(1);
-    let fits = budgets.values().map(room).min().unwrap_or(0).min(u64::from(u32::MAX)) as u32;
+    let fits = context_within(budgets.values().map(room).min().unwrap_or(0));
     if fits >= wanted {
         return Ok(wanted);
     }
-    let shrunk = fits / CONTEXT_STEP * CONTEXT_STEP;
-    if asked == 0 && shrunk >= CONTEXT_STEP {
-        return Ok(shrunk);
+    if asked == 0 && fits >= SHORTEST_CONTEXT {
+        return Ok(fits);
     }
-    let smallest = if asked == 0 { CONTEXT_STEP } else { asked };
+    let smallest = if asked == 0 { wanted.min(SHORTEST_CONTEXT) } else { asked };
+    let cells = u64::from(cells_per_lane(smallest));
     let short: Vec<String> = budgets
         .values()
-        .filter(|budget| room(budget) < u64::from(smallest))
+        .filter(|budget| room(budget) < cells)
         .map(|(fixed, kv, memory, node)| {
-            let needs = fixed.saturating_add(kv.saturating_mul(u64::from(smallest)));
+            let needs = fixed.saturating_add(kv.saturating_mul(cells));
             format!("{} needs {}, has {}", node.name, mebibytes(needs), mebibytes(*memory))
         })
         .collect();
@@ -367,7 +427,67 @@ mod tests {
     fn without_a_wish_the_context_shrinks_to_what_fits() {
         let facts = model(30, (1..30).collect());
         let planned = plan(&facts, &[node("a", 700)], &wish("auto")).unwrap();
-        assert!(planned.context < 8192 && planned.context.is_multiple_of(256) && planned.context > 0);
+        assert!(planned.context < 8192 && planned.context > 0);
+        let needs = |context: u32| {
+            fixed_bytes(&facts, &(0..30)) + u64::from(cells_per_lane(context)) * 30 * 1024 * u64::from(DEFAULT_LANES)
+        };
+        assert!(needs(planned.context) <= 700 << 20 && needs(planned.context + 1) > 700 << 20);
+    }
+
+    #[test]
+    fn cells_and_contexts_are_inverse() {
+        for context in [1, 254, 255, 256, 257, 511, 512, 8191, 8192] {
+            let cells = u64::from(cells_per_lane(context));
+            assert!(context_within(cells) >= context && context_within(cells - 1) < context, "{context}");
+        }
+        assert_eq!((context_within(0), context_within(255), context_within(256)), (0, 0, 255));
+        assert_eq!(context_within(u64::MAX), u32::MAX - 1);
+    }
+
+    #[test]
+    fn the_padding_row_counts_at_the_edge_of_memory() {
+        let facts = model(30, (1..30).collect());
+        let cell_bytes = 30 * 1024 * u64::from(DEFAULT_LANES);
+        let memory = |cells: u64| Node { memory_bytes: fixed_bytes(&facts, &(0..30)) + cells * cell_bytes, ..node("a", 0) };
+        let ask = |context: u32, node: Node| plan(&facts, &[node], &Wishes { context, ..wish("auto") });
+        assert_eq!(ask(0, memory(8192 + 256)).unwrap().context, 8192);
+        assert_eq!(ask(0, memory(8192)).unwrap().context, 8191);
+        assert_eq!(ask(4096, memory(4096 + 256)).unwrap().context, 4096);
+        assert!(ask(4096, memory(4096)).is_err());
+        assert_eq!(ask(100, memory(256)).unwrap().context, 100);
+        assert!(ask(0, memory(255)).is_err());
+    }
+
+    /// Twelve layers of which a stage must hold one of the first eight.
+    fn with_illegal_ranges() -> ModelFacts {
+        let starts = 8..12;
+        let illegal = starts.flat_map(|start| (start + 1..=12).map(move |end| (start..end, "of the pattern".to_owned())));
+        ModelFacts { illegal_ranges: illegal.collect(), ..model(12, (1..12).collect()) }
+    }
+
+    #[test]
+    fn an_illegal_range_is_refused_with_the_reason() {
+        let facts = with_illegal_ranges();
+        let nodes = [node("a", 4096), node("b", 4096)];
+        let message = plan(&facts, &nodes, &wish("a:0-9,b:9-12")).expect_err("illegal").message;
+        assert!(message.contains("layers 9-12 cannot be a stage, because of the pattern"), "{message}");
+        plan(&facts, &nodes, &wish("a:0-7,b:7-12")).expect("legal");
+    }
+
+    #[test]
+    fn automatic_plans_avoid_illegal_ranges() {
+        let facts = with_illegal_ranges();
+        // By memory alone the last stage would be layers 11-12.
+        let planned = plan(&facts, &[node("a", 11_000), node("b", 1_000)], &wish("2")).expect("legal");
+        let layers: Vec<_> = planned.stages.iter().map(|stage| stage.layers.clone()).collect();
+        assert_eq!(layers, [0..7, 7..12]);
+        // Only the whole and one layer each are left.
+        let nodes = [node("a", 4096), node("b", 4096), node("c", 4096)];
+        let ranges = [0..1, 0..2, 1..2, 1..3, 2..3].map(|range| (range, "it is odd".to_owned()));
+        let facts = ModelFacts { illegal_ranges: ranges.to_vec(), ..model(3, vec![1, 2]) };
+        let message = plan(&facts, &nodes, &wish("2")).expect_err("impossible").message;
+        assert!(message.contains("no 2 stages") && message.contains("it is odd"), "{message}");
+        assert_eq!(plan(&facts, &nodes, &wish("auto")).expect("whole").stages.len(), 1);
     }
 
     #[test]
@@ -384,10 +504,17 @@ mod tests {
         fn automatic_plans_cover_all_layers(
             layers in 1u32..80,
             keep in proptest::collection::vec(any::<bool>(), 80),
+            refused in proptest::collection::vec((0u32..80, 1u32..80), 0..40),
             memory in proptest::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), 0u64..1 << 40], 1..8),
         ) {
             let cuts: Vec<u32> = (1..layers).filter(|cut| keep[*cut as usize]).collect();
-            let facts = model(layers, cuts.clone());
+            let illegal: Vec<Range<u32>> = refused
+                .into_iter()
+                .map(|(start, length)| start..start + length)
+                .filter(|range| *range != (0..layers))
+                .collect();
+            let reasons = illegal.iter().map(|range| (range.clone(), String::new()));
+            let facts = ModelFacts { illegal_ranges: reasons.collect(), ..model(layers, cuts.clone()) };
             let nodes: Vec<Node> = memory
                 .iter()
                 .enumerate()
@@ -399,6 +526,7 @@ mod tests {
                 prop_assert_eq!(range.start, end);
                 prop_assert!(range.end > range.start);
                 prop_assert!(range.end == layers || cuts.contains(&range.end));
+                prop_assert!(!illegal.contains(range));
                 end = range.end;
             }
             prop_assert_eq!(end, layers);

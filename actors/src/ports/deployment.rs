@@ -1,6 +1,6 @@
 //! What owning and hosting deployments needs: model files, other nodes' hosts, and who is there.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{ops::Range, path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 use mesh_proto::{
@@ -38,6 +38,8 @@ pub struct ModelFacts {
     pub kv_bytes_per_position: Vec<u64>,
     /// Layers before which the model may be cut, ascending, without 0 and the end.
     pub legal_cuts: Vec<u32>,
+    /// Ranges between legal cuts that still cannot be a stage, and why. Few models have any; the whole is always legal.
+    pub illegal_ranges: Vec<(Range<u32>, String)>,
 }
 
 /// A part of a model in a file of its own.

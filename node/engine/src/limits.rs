@@ -52,4 +52,15 @@ mod tests {
         assert_eq!(cells_per_lane(256), 512);
         assert_eq!(cells_per_lane(2048), 2304);
     }
+
+    #[test]
+    fn the_planner_counts_the_same_cells() {
+        for context in (0..=1025).chain([8191, 8192, 131_072, u32::MAX - 256, u32::MAX]) {
+            assert_eq!(
+                mesh_actors::deployment::plan::cells_per_lane(context),
+                cells_per_lane(context),
+                "{context}"
+            );
+        }
+    }
 }
