@@ -10,4 +10,6 @@ pub mod policy;
 pub mod ports;
 pub mod request;
 pub mod root;
+#[cfg(any(test, feature = "scripted"))]
+pub mod scripted;
 pub mod stage;

@@ -36,16 +36,16 @@ pub async fn spawn_link(
     events: Arc<dyn LinkEvents>,
     host: ActorCell,
 ) -> Result<LinkHandle, MeshError> {
-    let (actor, _) = Actor::spawn_linked(None, LinkActor, State { writer, events, lost: false }, host)
+    let (actor, _) = Actor::spawn_linked(None, LinkActor, State { writer: Some(writer), events }, host)
         .await
         .map_err(|error| MeshError::internal(format!("the link's actor did not start: {error}")))?;
     Ok(LinkHandle { actor })
 }
 
 struct State {
-    writer: Box<dyn FrameWriter>,
+    /// `None` once the link is lost or the actor has stopped.
+    writer: Option<Box<dyn FrameWriter>>,
     events: Arc<dyn LinkEvents>,
-    lost: bool,
 }
 
 struct LinkActor;
@@ -60,13 +60,17 @@ impl Actor for LinkActor {
     }
 
     async fn handle(&self, _: ActorRef<LinkFrame>, frame: LinkFrame, state: &mut State) -> Result<(), ActorProcessingErr> {
-        if state.lost {
-            return Ok(());
-        }
-        if let Err(error) = state.writer.write(frame).await {
-            state.lost = true;
+        let Some(writer) = &mut state.writer else { return Ok(()) };
+        if let Err(error) = writer.write(frame).await {
+            state.writer = None;
             state.events.lost(error);
         }
+        Ok(())
+    }
+
+    /// Closes the link now: ractor hands the state to the supervisor, which may keep it.
+    async fn post_stop(&self, _: ActorRef<LinkFrame>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.writer = None;
         Ok(())
     }
 }

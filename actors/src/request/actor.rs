@@ -57,7 +57,8 @@ pub async fn spawn_request(
     let RequestStart { id, mut request, place, reply } = start;
     let mut sampling = request.sampling.take().unwrap_or_else(default_sampling);
     // A seed is drawn here, not in the machine, and returned: the answer can be asked for again.
-    sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().0);
+    // Below 2^53 (the last 53 random bits of the UUID): JavaScript clients hold it exactly and can send it back.
+    sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1));
     let seed = sampling.seed.unwrap_or_default();
     let plan = RequestPlan {
         sampling,

@@ -91,7 +91,8 @@ struct Arguments {
 
 struct State {
     machine: StageMachine,
-    engine: EngineThread,
+    /// `None` once the actor has stopped: ractor hands the state of a stopped actor to its supervisor, which may keep it.
+    engine: Option<EngineThread>,
     link: Option<LinkHandle>,
     grant: Option<Arc<dyn CreditGrant>>,
     notices: mpsc::Sender<StageNotice>,
@@ -124,6 +125,7 @@ impl Actor for StageActor {
             name: &options.name,
         })?;
         let _ = outcome.send((loaded, ended));
+        let engine = Some(engine);
         Ok(State { machine, engine, link: None, grant: None, notices, effects: Vec::new(), lost: false })
     }
 
@@ -149,6 +151,12 @@ impl Actor for StageActor {
         state.act().await;
         Ok(())
     }
+
+    async fn post_stop(&self, _: ActorRef<StageMessage>, state: &mut State) -> Result<(), ActorProcessingErr> {
+        state.engine = None;
+        state.link = None;
+        Ok(())
+    }
 }
 
 impl State {
@@ -156,7 +164,7 @@ impl State {
         for effect in std::mem::take(&mut self.effects) {
             match effect {
                 Effect::Run(job) => {
-                    if let Err(error) = self.engine.run(job) {
+                    if let Some(Err(error)) = self.engine.as_ref().map(|engine| engine.run(job)) {
                         self.lose(error.into()).await;
                     }
                 }

@@ -1,0 +1,124 @@
+//! Keeps lifecycle events and checks what has to hold of them (DESIGN §5).
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use mesh_proto::{LaneId, RequestId};
+
+use crate::ports::events::{EventSink, Lifecycle, LifecycleEvent};
+
+/// Listens to everything.
+#[derive(Debug, Default)]
+pub struct EventLog {
+    events: Mutex<Vec<LifecycleEvent>>,
+}
+
+impl EventSink for EventLog {
+    fn is_listening(&self) -> bool {
+        true
+    }
+
+    fn emit(&self, event: LifecycleEvent) {
+        self.lock().push(event);
+    }
+}
+
+impl EventLog {
+    fn lock(&self) -> MutexGuard<'_, Vec<LifecycleEvent>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Events of all requests, each in order.
+    pub fn by_request(&self) -> BTreeMap<RequestId, Vec<LifecycleEvent>> {
+        let mut requests: BTreeMap<RequestId, Vec<LifecycleEvent>> = BTreeMap::new();
+        for event in self.lock().iter() {
+            requests.entry(event.request).or_default().push(event.clone());
+        }
+        requests
+    }
+
+    /// Events of one request.
+    pub fn of(&self, request: &str) -> Vec<LifecycleEvent> {
+        let events = self.lock();
+        events.iter().filter(|event| event.request.to_string() == request).cloned().collect()
+    }
+
+    /// Text that a request committed.
+    pub fn text(&self, request: &str) -> String {
+        let texts = self.of(request).into_iter().filter_map(|event| match event.kind {
+            Lifecycle::Committed { text, .. } => Some(text),
+            _ => None,
+        });
+        texts.collect()
+    }
+
+    /// Requests that began and did not end.
+    pub fn unended(&self) -> usize {
+        self.by_request().values().filter(|events| !events.last().is_some_and(|event| is_terminal(&event.kind))).count()
+    }
+
+    /// Checks all requests, which must have ended.
+    ///
+    /// # Panics
+    ///
+    /// An invariant is broken.
+    pub fn check(&self) {
+        for (request, events) in self.by_request() {
+            if let Err(what) = check_request(&events) {
+                panic!("request {request}: {what}\n{events:#?}");
+            }
+        }
+        self.check_lanes();
+    }
+
+    /// No two requests hold a lane at once, going by the order of events.
+    fn check_lanes(&self) {
+        let mut held: BTreeMap<LaneId, RequestId> = BTreeMap::new();
+        for event in self.lock().iter() {
+            match &event.kind {
+                Lifecycle::Started { lane, .. } => {
+                    // The end of the one before may be told a moment later: it freed the lane first.
+                    held.insert(*lane, event.request);
+                }
+                Lifecycle::Committed { .. } | Lifecycle::Prefilled => {
+                    assert!(held.values().any(|holder| *holder == event.request), "{event:?} without a lane");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_terminal(kind: &Lifecycle) -> bool {
+    matches!(kind, Lifecycle::Finished { .. } | Lifecycle::Aborted(_) | Lifecycle::Rejected(_))
+}
+
+fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
+    let (mut started, mut prefilled, mut total) = (false, false, 0u32);
+    for (index, event) in events.iter().enumerate() {
+        if event.sequence != index as u64 + 1 {
+            return Err(format!("event {index} has sequence {}", event.sequence));
+        }
+        if is_terminal(&event.kind) != (index + 1 == events.len()) {
+            return Err("not exactly one terminal at the end".to_owned());
+        }
+        match &event.kind {
+            Lifecycle::Queued if index == 0 => {}
+            Lifecycle::Started { .. } if index == 1 => started = true,
+            Lifecycle::Prefilled if started && !prefilled => prefilled = true,
+            Lifecycle::Committed { tokens, total: now, .. } if prefilled => {
+                total += tokens.len() as u32;
+                if *now != total {
+                    return Err(format!("{now} committed, after {total}"));
+                }
+            }
+            Lifecycle::Finished { completion_tokens, .. } if prefilled && *completion_tokens == total => {}
+            Lifecycle::Rejected(_) if !started => {}
+            Lifecycle::Aborted(_) => {}
+            other => return Err(format!("{other:?} at {index}")),
+        }
+    }
+    Ok(())
+}

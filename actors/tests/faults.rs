@@ -1,0 +1,174 @@
+//! Stages, links and hosts that go away under load.
+
+use std::sync::Arc;
+
+use mesh_actors::scripted::{Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, read_all};
+use mesh_proto::{ErrorCode, MeshError, v1::GenerateRequest, wire::host_event};
+
+/// What can go wrong.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Break(u32),
+    Panic(u32),
+    Cut(u32),
+}
+
+fn prompt(index: usize) -> GenerateRequest {
+    generate_text(&format!("request {index}"), index as u64, 200)
+}
+
+async fn break_down(fault: Fault, round: u32) {
+    let chain = Chain::start(ChainOptions { lanes: 2, ..ChainOptions::default() }).await;
+    let calls = std::sync::atomic::AtomicU32::new(0);
+    let (at, verdict) = match fault {
+        Fault::Break(stage) => (Some(stage * 2), Verdict::Break),
+        Fault::Panic(stage) => (Some(stage * 2), Verdict::Panic),
+        Fault::Cut(_) => (None, Verdict::Compute),
+    };
+    let gate = Arc::new(Gate::default());
+    let held = gate.clone();
+    chain.loader.script(move |call: &Call<'_>| {
+        if call.is_first() && at.is_none() {
+            held.pass();
+        }
+        let strikes = Some(call.first_layer) == at && calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == round * 3;
+        if strikes { verdict.clone() } else { Verdict::Compute }
+    });
+    if at.is_none() {
+        gate.close();
+        gate.let_pass(round as usize * 3);
+    }
+    let mut generations = Vec::new();
+    for index in 0..5 {
+        // The stage may be gone before all are in.
+        match chain.generate(prompt(index)).await {
+            Ok(generation) => generations.push(generation),
+            Err(error) => assert_eq!(error.code, ErrorCode::StageLost, "{fault:?}"),
+        }
+    }
+    if let Fault::Cut(link) = fault {
+        gate.reached(1).await;
+        chain.cut_link(link);
+        gate.open();
+    }
+    let mut chain = chain;
+    // The host at fault tells its owner, who takes all hosts down.
+    let mut failed = false;
+    while !failed {
+        let events: Vec<_> = chain.said.iter_mut().map(|events| Box::pin(events.recv())).collect();
+        let (event, ..) = futures::future::select_all(events).await;
+        failed = matches!(event.expect("hosts live").event, Some(host_event::Event::Failed(_)));
+    }
+    let (loader, events, head) = (chain.loader.clone(), chain.events.clone(), chain.head.clone());
+    chain.stop().await;
+    for mut generation in generations {
+        let (_, end) = read_all(&mut generation.events).await;
+        if let Err(error) = end {
+            assert_eq!(error.code, ErrorCode::StageLost, "{fault:?}: {error}");
+        }
+    }
+    let refused = head.generate(prompt(1)).await.expect_err("over");
+    assert!(matches!(refused.code, ErrorCode::StageLost | ErrorCode::NotReady), "{refused:?}");
+    eventually("all ended", || events.unended() == 0).await;
+    events.check();
+    assert_eq!(loader.open_sessions(), 0);
+    assert_eq!(loader.violations(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn losing_a_stage_or_a_link_ends_every_request_once_with_stage_lost() {
+    for round in 0..3 {
+        for stage in 0..3 {
+            for fault in [Fault::Break(stage), Fault::Panic(stage), Fault::Cut(stage)] {
+                break_down(fault, round).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_the_end_new_requests_are_refused_with_the_reason() {
+    let chain = Chain::start(ChainOptions { lanes: 1, ..ChainOptions::default() }).await;
+    chain.head.end(MeshError::new(ErrorCode::StageLost, "the epoch is over"));
+    for _ in 0..100 {
+        let refused = chain.generate(prompt(0)).await.expect_err("over");
+        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::StageLost, "the epoch is over"));
+    }
+    chain.quiet().await;
+    chain.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_full() {
+    let gate = Arc::new(Gate::closed());
+    let held = gate.clone();
+    let vocabulary = mesh_actors::scripted::ScriptedVocabulary::default().on_tokenize(move |_| held.pass());
+    let chain = Arc::new(Chain::start(ChainOptions { lanes: 1, vocabulary, ..ChainOptions::default() }).await);
+    let preparing = tokio::spawn({
+        let chain = chain.clone();
+        async move { chain.generate(prompt(0)).await.map(drop) }
+    });
+    gate.reached(1).await;
+    let finishing = tokio::spawn({
+        let head = chain.head.clone();
+        async move { head.finish(MeshError::new(ErrorCode::StageLost, "stopped")).await }
+    });
+    assert_eq!(preparing.await.expect("joined").expect_err("ended").code, ErrorCode::StageLost);
+    assert_eq!(chain.generate(prompt(0)).await.expect_err("ending").code, ErrorCode::StageLost);
+    gate.open();
+    finishing.await.expect("finished");
+    assert_eq!(chain.generate(prompt(0)).await.expect_err("ended").code, ErrorCode::StageLost);
+    eventually("all ended", || chain.events.unended() == 0).await;
+    chain.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stopping_under_load_frees_everything_at_once() {
+    for lanes in [1, 4] {
+        let chain = Chain::start(ChainOptions { lanes, ..ChainOptions::default() }).await;
+        let mut generations = Vec::new();
+        for index in 0..12 {
+            generations.push(chain.generate(prompt(index)).await.expect("admitted"));
+        }
+        let events = chain.events.clone();
+        chain.stop().await;
+        for mut generation in generations {
+            if let Err(error) = read_all(&mut generation.events).await.1 {
+                assert_eq!(error.code, ErrorCode::StageLost);
+            }
+        }
+        eventually("all ended", || events.unended() == 0).await;
+        events.check();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_runs_when_the_host_stops_is_waited_for() {
+    let chain = Chain::start(ChainOptions { stages: 1, ..ChainOptions::default() }).await;
+    let gate = Arc::new(Gate::closed());
+    let held = gate.clone();
+    chain.loader.script(move |_: &Call<'_>| {
+        held.pass();
+        Verdict::Compute
+    });
+    let mut generation = chain.generate(prompt(0)).await.expect("admitted");
+    gate.reached(1).await;
+    let stopping = tokio::spawn(chain.stop());
+    // The client does not wait for the engine.
+    assert_eq!(read_all(&mut generation.events).await.1.expect_err("stopped").code, ErrorCode::StageLost);
+    assert!(!stopping.is_finished());
+    gate.open();
+    stopping.await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_stops_while_loading_gives_up_loading() {
+    let loader = ScriptedLoader::default();
+    loader.loading().close();
+    let starting = tokio::spawn(Chain::start_with(ChainOptions::default(), loader.clone()));
+    loader.loading().reached(3).await;
+    // Its root goes with it: nobody supervises, nobody holds the hosts.
+    starting.abort();
+    let _ = starting.await;
+    loader.loading().open();
+}
