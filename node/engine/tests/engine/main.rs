@@ -8,6 +8,8 @@ mod chat_templates;
 mod company;
 mod failures;
 mod limits;
+#[cfg(target_os = "linux")]
+mod memory;
 mod models;
 mod reference;
 mod split_equals_whole;
