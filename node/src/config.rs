@@ -137,8 +137,8 @@ impl NodeConfig {
             Some(file) => file.clone(),
             None => data_dir.join("config.toml"),
         };
-        // `MESH_HOME` and `MESH_TOKEN` are not settings of a node.
-        let environment = Env::prefixed(environment::PREFIX).ignore(&["home", "token", "test_models"]);
+        // Other variables with the prefix, such as `MESH_HOME`, are not settings of a node.
+        let environment = Env::prefixed(environment::PREFIX).only(environment::SETTINGS);
         let mut figment = Figment::from(Serialized::defaults(Self { data_dir, ..Self::default() }))
             .merge(Toml::file(file))
             .merge(environment)

@@ -7,6 +7,7 @@
 //! node.json      name and id: whose directory this is
 //! running.json   where the running node listens
 //! members.json   the mesh, as last known
+//! quic.port      UDP port of the QUIC endpoint, kept over restarts
 //! config.toml    settings, if the user wrote any
 //! models/        model parts, cut here or fetched
 //! ```
@@ -174,6 +175,16 @@ impl DataDir {
     /// The node no longer listens.
     pub fn withdraw(&self) {
         let _ = fs::remove_file(self.path.join("running.json"));
+    }
+
+    /// UDP port of the QUIC endpoint when the node ran last.
+    pub fn last_port(&self) -> Option<u16> {
+        fs::read_to_string(self.path.join("quic.port")).ok()?.trim().parse().ok()
+    }
+
+    /// Keeps the port for the next start.
+    pub fn keep_port(&self, port: u16) -> Result<(), NodeError> {
+        self.write_json("quic.port", &port)
     }
 
     /// A file in the directory.

@@ -12,8 +12,12 @@ pub const TOKEN: &str = "MESH_TOKEN";
 /// Log filter, as `--log`.
 pub const LOG: &str = "MESH_LOG";
 
-/// Every setting of the configuration file can be set as `MESH_NAME`, `MESH_HTTP` and so on.
+/// Settings of the configuration file can be set as `MESH_NAME`, `MESH_HTTP` and so on.
 pub const PREFIX: &str = "MESH_";
+
+/// Which ones: all of [`NodeConfig`](crate::NodeConfig), but the data directory, which is `MESH_HOME`.
+pub const SETTINGS: &[&str] =
+    &["name", "http", "grpc", "listen", "threads", "memory", "exact", "gpu_layers", "api_key", "insecure", "log"];
 
 /// Worker threads of the async runtime; tokio's own variable.
 pub const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";

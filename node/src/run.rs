@@ -85,7 +85,7 @@ impl Node {
         let data = DataDir::open(&config.data_dir)?;
         let http = listen("HTTP", config.http, "--http").await?;
         let grpc = listen("gRPC", config.grpc, "--grpc").await?;
-        let endpoint = NodeEndpoint::bind(&LinkOptions { secret: data.key, listen: config.listen }).await?;
+        let endpoint = bind_endpoint(&data, config.listen).await?;
         let host = host_facts();
         let id = endpoint.id();
         let name = data.claim(config.name.as_deref(), &id.to_string(), &host.hostname)?;
@@ -248,6 +248,30 @@ async fn expulsion(expelled: &mut watch::Receiver<Option<MeshError>>) -> MeshErr
         Some(error) => error,
         None => std::future::pending().await,
     }
+}
+
+/// Opens the QUIC endpoint. A free port is taken once and kept over restarts if it can be had: peers that have not
+/// noticed the restart yet go on sending to it, and tickets stay good.
+async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoint, NodeError> {
+    let bind = |listen| {
+        let options = LinkOptions { secret: data.key, listen };
+        async move { NodeEndpoint::bind(&options).await }
+    };
+    if listen.port() != 0 {
+        return Ok(bind(listen).await?);
+    }
+    let known = data.last_port();
+    let endpoint = match known {
+        Some(port) => match bind(SocketAddr::new(listen.ip(), port)).await {
+            Ok(endpoint) => endpoint,
+            Err(_) => bind(listen).await?,
+        },
+        None => bind(listen).await?,
+    };
+    if let Some(port) = endpoint.port().filter(|port| Some(*port) != known) {
+        data.keep_port(port)?;
+    }
+    Ok(endpoint)
 }
 
 async fn listen(what: &'static str, address: SocketAddr, flag: &'static str) -> Result<TcpListener, NodeError> {

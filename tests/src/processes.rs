@@ -39,7 +39,17 @@ pub struct Process {
     name: String,
     child: Child,
     running: RunningNode,
-    directory: TempDir,
+    directory: Option<TempDir>,
+}
+
+/// A test that fails shows what its nodes said last.
+impl Drop for Process {
+    fn drop(&mut self) {
+        let Some(directory) = self.directory.as_ref().filter(|_| std::thread::panicking()) else { return };
+        let log = std::fs::read_to_string(directory.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("--- log of node {}\n{}", self.name, lines[lines.len().saturating_sub(40)..].join("\n"));
+    }
 }
 
 impl Processes {
@@ -70,7 +80,7 @@ impl Processes {
 
     /// Runs a `mesh` command against a node; gives its exit code, output and errors.
     pub async fn command(&self, index: usize, arguments: &[&str]) -> Result<(i32, String, String)> {
-        run(self.nodes[index].directory.path(), arguments).await
+        run(self.data_dir(index), arguments).await
     }
 
     /// A node's API.
@@ -86,7 +96,7 @@ impl Processes {
 
     /// A node's data directory.
     pub fn data_dir(&self, index: usize) -> &Path {
-        self.nodes[index].directory.path()
+        self.nodes[index].directory.as_ref().map_or(Path::new(""), TempDir::path)
     }
 
     /// Sends a signal to a node, by its process id.
@@ -106,8 +116,9 @@ impl Processes {
 
     /// Starts a killed node again on its data directory.
     pub async fn restart(&mut self, index: usize) -> Result<()> {
-        let Process { name, directory, .. } = self.nodes.remove(index);
-        self.nodes.insert(index, Process::start(&name, directory, None, &[]).await?);
+        let mut old = self.nodes.remove(index);
+        let directory = old.directory.take().context("the node has no directory")?;
+        self.nodes.insert(index, Process::start(&old.name, directory, None, &[]).await?);
         Ok(())
     }
 
@@ -126,8 +137,8 @@ impl Process {
             None => command.arg("start"),
         };
         command.args(["--name", name, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
-        command.args(["--threads", "1"]).arg("--data-dir").arg(directory.path()).args(more);
-        let log = std::fs::File::create(directory.path().join("log"))?;
+        command.args(["--threads", "1"]).env("NO_COLOR", "1").arg("--data-dir").arg(directory.path()).args(more);
+        let log = std::fs::File::options().create(true).append(true).open(directory.path().join("log"))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
         let mut child = command.spawn().context("mesh does not start")?;
         let path = directory.path().to_owned();
@@ -144,7 +155,7 @@ impl Process {
             }
         })
         .await;
-        Ok(Self { name: name.to_owned(), child, running, directory })
+        Ok(Self { name: name.to_owned(), child, running, directory: Some(directory) })
     }
 }
 

@@ -64,6 +64,11 @@ impl NodeEndpoint {
         self.id
     }
 
+    /// UDP port that it listens on.
+    pub fn port(&self) -> Option<u16> {
+        self.iroh.bound_sockets().first().map(SocketAddr::port)
+    }
+
     /// Where other nodes may reach this one: the interfaces' addresses, and loopback for nodes on the same machine.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         let mut addresses: BTreeSet<SocketAddr> = self.iroh.addr().ip_addrs().copied().collect();
