@@ -1,6 +1,9 @@
 //! The actor of a head: gives lanes, starts requests, hands out what comes back.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
 
 use mesh_proto::{
     ErrorCode, LaneId, MeshError, RequestId, SessionId,
@@ -20,7 +23,7 @@ use crate::{
         inference::Generation,
         link::{CreditGrant, LinkFrame},
     },
-    request::{LaneDesk, RequestHandle, RequestOptions, RequestStart, spawn_request},
+    request::{LaneDesk, RequestEvents, RequestHandle, RequestOptions, RequestStart, spawn_request},
     stage::{StageHandle, StageNotice},
 };
 
@@ -64,18 +67,19 @@ pub(crate) enum HeadMessage {
 pub async fn spawn_head(options: HeadOptions, host: ActorCell) -> Result<HeadHandle, MeshError> {
     let (figures, lanes) = watch::channel(Lanes { used: 0, total: options.lanes, waiting: 0 });
     let shared = Arc::new(HeadShared {
-        options: options.request.clone(),
+        options: options.request,
         places: Arc::new(Semaphore::new(options.lanes as usize + WAITING_LIMIT)),
         lanes,
+        ended: OnceLock::new(),
     });
     let state = State {
         machine: HeadMachine::new(options.lanes),
         requests: HashMap::new(),
         stage: options.stage,
-        request: options.request,
+        shared: shared.clone(),
         notices: options.notices,
         grant: None,
-        ended: None,
+        lost: false,
         figures,
     };
     let (actor, _) = Actor::spawn_linked(None, HeadActor, state, host)
@@ -88,10 +92,10 @@ struct State {
     machine: HeadMachine,
     requests: HashMap<RequestId, RequestHandle>,
     stage: StageHandle,
-    request: RequestOptions,
+    shared: Arc<HeadShared>,
     notices: mpsc::Sender<StageNotice>,
     grant: Option<Arc<dyn CreditGrant>>,
-    ended: Option<MeshError>,
+    lost: bool,
     figures: watch::Sender<Lanes>,
 }
 
@@ -161,18 +165,19 @@ impl Actor for HeadActor {
 
 impl State {
     async fn start(&mut self, start: RequestStart, myself: ActorRef<HeadMessage>) {
-        if let Some(error) = &self.ended {
+        let id = start.id;
+        if let Some(error) = self.shared.ended.get() {
+            RequestEvents::refused(&self.shared.options, id, error);
             let _ = start.reply.send(Err(error.clone()));
             return;
         }
-        let id = start.id;
         if self.requests.contains_key(&id) {
             let error = MeshError::new(ErrorCode::Conflict, format!("a request with id {id} is running; use a new id"));
             let _ = start.reply.send(Err(error));
             return;
         }
         let desk = LaneDesk { head: myself.clone(), stage: self.stage.clone() };
-        match spawn_request(start, &self.request, desk, myself.get_cell()).await {
+        match spawn_request(start, &self.shared.options, desk, myself.get_cell()).await {
             Ok(handle) => drop(self.requests.insert(id, handle)),
             Err(error) => tracing::error!(request = %id, %error, "request actor did not start"),
         }
@@ -198,7 +203,7 @@ impl State {
         }
         match frame {
             LinkFrame::Returned { spans, engine_ns } => {
-                let engine_ns = engine_ns.iter().sum();
+                let engine_ns = engine_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
                 for (span, tokens) in spans {
                     if let Some(handle) = self.holder(span.lane, span.session) {
                         handle.returned(span.session, span.pos_start, span.rows() as u32, tokens, engine_ns);
@@ -233,18 +238,18 @@ impl State {
     }
 
     async fn lost(&mut self, error: MeshError) {
-        if self.ended.is_none() {
+        if !std::mem::replace(&mut self.lost, true) {
+            self.end(MeshError { code: ErrorCode::StageLost, ..error.clone() });
             // The host reads until it has heard this or has gone itself.
-            let _ = self.notices.send(StageNotice::Lost(error.clone())).await;
-            self.end(error);
+            let _ = self.notices.send(StageNotice::Lost(error)).await;
         }
     }
 
     fn end(&mut self, error: MeshError) {
+        let _ = self.shared.ended.set(error.clone());
         for handle in self.requests.values() {
             handle.end(error.clone());
         }
-        self.ended.get_or_insert(error);
     }
 
     fn publish(&self) {

@@ -1,6 +1,9 @@
 //! The handle to a head.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use mesh_proto::{
     ErrorCode, MeshError, RequestId,
@@ -34,6 +37,20 @@ pub(super) struct HeadShared {
     /// One permit for each request that runs or waits.
     pub(super) places: Arc<Semaphore>,
     pub(super) lanes: watch::Receiver<Lanes>,
+    /// Why no more requests are taken.
+    pub(super) ended: OnceLock<MeshError>,
+}
+
+impl HeadShared {
+    fn refuse(&self, id: RequestId, error: MeshError) -> MeshError {
+        RequestEvents::refused(&self.options, id, &error);
+        error
+    }
+
+    fn gone(&self) -> MeshError {
+        let unknown = || MeshError::new(ErrorCode::NotReady, "the deployment has ended; try again when it is ready");
+        self.ended.get().cloned().unwrap_or_else(unknown)
+    }
 }
 
 impl HeadHandle {
@@ -44,20 +61,19 @@ impl HeadHandle {
     /// Whatever refuses a request before its first token: queue full, too long, template, not ready.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
         let id = request.request_id.parse().unwrap_or_else(|_| RequestId::random());
+        if let Some(error) = self.shared.ended.get() {
+            return Err(self.shared.refuse(id, error.clone()));
+        }
         let Ok(place) = self.shared.places.clone().try_acquire_owned() else {
             let message = format!("all lanes are taken and {WAITING_LIMIT} requests wait; try again later");
-            let error = MeshError::new(ErrorCode::QueueFull, message);
-            let mut events = RequestEvents::new(&self.shared.options, id);
-            events.queued();
-            events.rejected(&error);
-            return Err(error);
+            return Err(self.shared.refuse(id, MeshError::new(ErrorCode::QueueFull, message)));
         };
         let (reply, admitted) = oneshot::channel();
-        let gone = || MeshError::new(ErrorCode::NotReady, "the deployment has ended; try again when it is ready");
-        self.actor
-            .cast(HeadMessage::Generate { id, request: Box::new(request), place, reply })
-            .map_err(|_| gone())?;
-        admitted.await.unwrap_or_else(|_| Err(gone()))
+        let message = HeadMessage::Generate { id, request: Box::new(request), place, reply };
+        if self.actor.cast(message).is_err() {
+            return Err(self.shared.refuse(id, self.shared.gone()));
+        }
+        admitted.await.unwrap_or_else(|_| Err(self.shared.gone()))
     }
 
     /// Lanes in use now.
@@ -72,6 +88,7 @@ impl HeadHandle {
 
     /// The epoch is over: every request ends with this error, and new ones are refused with it.
     pub fn end(&self, error: MeshError) {
+        let _ = self.shared.ended.set(error.clone());
         let _ = self.actor.cast(HeadMessage::End(error));
     }
 

@@ -1,6 +1,10 @@
 //! The actor of a request: carries out what [`RequestMachine`] decides, and is the only source of its events.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
 use mesh_proto::{
     LaneId, MeshError, RequestId, SessionId,
@@ -10,7 +14,7 @@ use mesh_proto::{
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 use tokio::{
     sync::{OwnedSemaphorePermit, oneshot},
-    task::JoinHandle,
+    task::AbortHandle,
 };
 
 use super::{
@@ -81,7 +85,7 @@ pub async fn spawn_request(
         clock: Clock::new(),
         effects: Vec::new(),
         watcher: None,
-        _place: place,
+        place: Arc::new(place),
     };
     let (actor, _) = Actor::spawn_linked(None, RequestActor, state, head)
         .await
@@ -94,15 +98,26 @@ struct State {
     id: RequestId,
     seed: u64,
     machine: RequestMachine,
-    vocabulary: std::sync::Arc<dyn Vocabulary>,
+    vocabulary: Arc<dyn Vocabulary>,
     desk: LaneDesk,
     writer: JournalWriter,
     admission: Option<(oneshot::Sender<Result<Generation, MeshError>>, JournalReader)>,
     events: RequestEvents,
     clock: Clock,
     effects: Vec<Effect>,
-    watcher: Option<JoinHandle<()>>,
-    _place: OwnedSemaphorePermit,
+    watcher: Option<Watcher>,
+    /// Shared with the blocking thread that tokenizes: a request that was cancelled meanwhile keeps its place until
+    /// that thread is free again.
+    place: Arc<OwnedSemaphorePermit>,
+}
+
+/// The task that waits for the reader to go; it ends with the actor, also when that panics.
+struct Watcher(AbortHandle);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 struct RequestActor;
@@ -114,10 +129,11 @@ impl Actor for RequestActor {
 
     async fn pre_start(&self, myself: ActorRef<RequestMessage>, mut state: State) -> Result<State, ActorProcessingErr> {
         let gone = state.writer.cancelled();
-        state.watcher = Some(tokio::spawn(async move {
+        let watching = tokio::spawn(async move {
             gone.cancelled().await;
             let _ = myself.cast(RequestMessage::Input(Input::Cancel));
-        }));
+        });
+        state.watcher = Some(Watcher(watching.abort_handle()));
         Ok(state)
     }
 
@@ -143,9 +159,7 @@ impl Actor for RequestActor {
     }
 
     async fn post_stop(&self, _: ActorRef<RequestMessage>, state: &mut State) -> Result<(), ActorProcessingErr> {
-        if let Some(watcher) = state.watcher.take() {
-            watcher.abort();
-        }
+        state.watcher = None;
         Ok(())
     }
 }
@@ -154,10 +168,14 @@ impl State {
     /// Template and tokenizer may take milliseconds for a long prompt: they run on a blocking thread, at most one for
     /// each request that was let in.
     fn prepare(&self, request: GenerateRequest, myself: ActorRef<RequestMessage>) {
-        let vocabulary = self.vocabulary.clone();
+        let (vocabulary, place) = (self.vocabulary.clone(), self.place.clone());
         tokio::task::spawn_blocking(move || {
-            let prepared = check(&request).and_then(|()| tokenize(vocabulary.as_ref(), request));
+            let prepare = || check(&request).and_then(|()| tokenize(vocabulary.as_ref(), request));
+            let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
+                Err(MeshError::internal("the tokenizer panicked on this prompt; see the node's log"))
+            });
             let _ = myself.cast(RequestMessage::Input(Input::Prepared(prepared)));
+            drop(place);
         });
     }
 

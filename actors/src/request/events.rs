@@ -17,16 +17,35 @@ pub struct RequestEvents {
     deployment: Arc<str>,
     request: RequestId,
     sequence: u64,
+    /// A terminal is due: something was told and no terminal yet.
+    open: bool,
+}
+
+/// A request whose actor panicked or was killed has its terminal too.
+impl Drop for RequestEvents {
+    fn drop(&mut self) {
+        if self.open {
+            self.aborted(&MeshError::internal("the request ended without a result; see the node's log"));
+        }
+    }
 }
 
 impl RequestEvents {
     /// No event was emitted yet.
     pub fn new(options: &RequestOptions, request: RequestId) -> Self {
-        Self { sink: options.events.clone(), deployment: options.deployment.clone(), request, sequence: 0 }
+        Self { sink: options.events.clone(), deployment: options.deployment.clone(), request, sequence: 0, open: false }
+    }
+
+    /// A request that is refused at once.
+    pub fn refused(options: &RequestOptions, request: RequestId, error: &MeshError) {
+        let mut events = Self::new(options, request);
+        events.queued();
+        events.rejected(error);
     }
 
     /// It arrived.
     pub fn queued(&mut self) {
+        self.open = true;
         self.emit(|| Lifecycle::Queued);
     }
 
@@ -47,16 +66,19 @@ impl RequestEvents {
 
     /// The normal end.
     pub fn finished(&mut self, reason: FinishReason, prompt_tokens: u32, completion_tokens: u32) {
+        self.open = false;
         self.emit(|| Lifecycle::Finished { reason, prompt_tokens, completion_tokens });
     }
 
     /// The other end.
     pub fn aborted(&mut self, error: &MeshError) {
+        self.open = false;
         self.emit(|| Lifecycle::Aborted(error.clone()));
     }
 
     /// Refused before a lane.
     pub fn rejected(&mut self, error: &MeshError) {
+        self.open = false;
         self.emit(|| Lifecycle::Rejected(error.clone()));
     }
 

@@ -68,8 +68,11 @@ impl JournalWriter {
     /// Appends committed text.
     pub fn commit(&self, text: &str, completion_tokens: u32) {
         let mut pages = self.shared.pages();
+        if pages.closed {
+            return;
+        }
         pages.completion_tokens = completion_tokens;
-        if text.is_empty() || pages.closed {
+        if text.is_empty() {
             return;
         }
         pages.unread.push_str(text);

@@ -181,7 +181,7 @@ impl RequestMachine {
             Input::Prepared(result) => self.prepared(result, effects),
             Input::Granted { lane, session } => self.granted(lane, session, effects),
             Input::Returned { session, pos_start, rows, tokens } => {
-                self.returned(session, pos_start + rows, &tokens, effects);
+                self.returned(session, pos_start.checked_add(rows), &tokens, effects);
             }
             Input::LaneFailed { session, error } => {
                 if self.holds(session) {
@@ -253,26 +253,26 @@ impl RequestMachine {
         matches!(self.state, State::Running { session: held, .. } if held == session)
     }
 
-    /// `end` is the position after the last row: where the last of `tokens` belongs.
-    fn returned(&mut self, session: SessionId, end: u32, tokens: &[u32], effects: &mut Vec<Effect>) {
+    /// `end` is the position after the last row: where the token drawn belongs.
+    fn returned(&mut self, session: SessionId, end: Option<u32>, tokens: &[u32], effects: &mut Vec<Effect>) {
         let State::Running { lane, session: held, next } = self.state else { return };
-        // A chunk of the prompt that draws nothing, a late answer, or a repeated one.
-        if held != session || tokens.is_empty() || end != next {
+        // A chunk of the prompt that is not its last, a late answer, or a repeated one.
+        if held != session || end != Some(next) {
             return;
         }
+        let token = match tokens {
+            [token] if (*token as usize) < self.vocabulary.len() => *token,
+            // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
+            _ => return self.abort(not_drawn(tokens, self.vocabulary.len()), effects),
+        };
         if self.generated.is_empty() {
             effects.push(Effect::Prefilled);
         }
-        for token in tokens {
-            if let Some(reason) = self.accept(*token, effects) {
-                self.finish(reason, effects);
-                return;
-            }
+        if let Some(reason) = self.accept(token, effects) {
+            return self.finish(reason, effects);
         }
-        let next = next + tokens.len() as u32;
-        self.state = State::Running { lane, session, next };
-        let tokens = vec![tokens[tokens.len() - 1]];
-        effects.push(Effect::Rows(RowSpan { lane, session, pos_start: next - 1, tokens, sampled_rows: 1 }));
+        self.state = State::Running { lane, session, next: next + 1 };
+        effects.push(Effect::Rows(RowSpan { lane, session, pos_start: next, tokens: vec![token], sampled_rows: 1 }));
     }
 
     /// Commits one token, or says why generation ends with it.
@@ -332,3 +332,14 @@ impl RequestMachine {
         }
     }
 }
+
+fn not_drawn(tokens: &[u32], vocabulary: usize) -> MeshError {
+    let message = match tokens {
+        [token] => format!("the output stage drew token {token}, the vocabulary has {vocabulary}"),
+        _ => format!("the output stage drew {} tokens for one row", tokens.len()),
+    };
+    MeshError::new(ErrorCode::Protocol, message)
+}
+
+#[cfg(test)]
+mod tests;
