@@ -168,11 +168,10 @@ impl State {
                         self.lose(error.into()).await;
                     }
                 }
-                Effect::Send(frame) => {
-                    if let Some(link) = &self.link {
-                        link.send(frame);
-                    }
-                }
+                Effect::Send(frame) => match &self.link {
+                    Some(link) => link.send(frame),
+                    None => self.lose(MeshError::internal("a stage had to send before it was linked")).await,
+                },
                 Effect::Grant(frames) => {
                     if let Some(grant) = &self.grant {
                         grant.grant(frames);

@@ -57,7 +57,8 @@ impl Pending {
 }
 
 /// Waiting work of all lanes. Bounded: at most one span per lane waits, since a request asks for its next rows only
-/// when the last came back, and a lane has at most one `Open` and one `Free` between.
+/// when the last came back, and a lane has at most one `Free` and one `Open`: a session that is over before the engine
+/// has heard of it leaves nothing behind, however often that happens while the engine is busy.
 #[derive(Debug)]
 pub struct BatchFormer {
     chunk: usize,
@@ -90,11 +91,15 @@ impl BatchFormer {
         if self.pending.get(&lane).is_some_and(|pending| pending.span.session == session) {
             self.pending.remove(&lane);
         }
-        self.control.push_back(HeadJob::Free { lane, session });
+        let opens = |job: &HeadJob| matches!(job, HeadJob::Open { session: opened, .. } if *opened == session);
+        match self.control.iter().position(opens) {
+            Some(unheard) => drop(self.control.remove(unheard)),
+            None => self.control.push_back(HeadJob::Free { lane, session }),
+        }
     }
 
     /// The next job; `Open` and `Free` come before rows.
-    pub fn next(&mut self) -> Option<HeadJob> {
+    pub fn next_job(&mut self) -> Option<HeadJob> {
         self.control.pop_front().or_else(|| self.form().map(HeadJob::Forward))
     }
 
@@ -137,7 +142,7 @@ mod tests {
     }
 
     fn forward(former: &mut BatchFormer) -> Option<Vec<RowSpan>> {
-        match former.next()? {
+        match former.next_job()? {
             HeadJob::Forward(batch) => Some(batch.spans),
             other => panic!("{other:?}"),
         }
@@ -171,12 +176,30 @@ mod tests {
         let mut former = BatchFormer::new(4);
         former.rows(span(0, 0, 12));
         former.free(LaneId(0), SessionId(1));
-        assert!(matches!(former.next(), Some(HeadJob::Free { .. })));
-        assert_eq!(former.next(), None);
+        assert!(matches!(former.next_job(), Some(HeadJob::Free { .. })));
+        assert_eq!(former.next_job(), None);
         former.rows(RowSpan { session: SessionId(2), ..span(0, 0, 2) });
         former.free(LaneId(0), SessionId(1));
-        assert!(matches!(former.next(), Some(HeadJob::Free { .. })));
-        assert!(matches!(former.next(), Some(HeadJob::Forward(_))));
+        assert!(matches!(former.next_job(), Some(HeadJob::Free { .. })));
+        assert!(matches!(former.next_job(), Some(HeadJob::Forward(_))));
+    }
+
+    #[test]
+    fn sessions_that_end_before_they_began_leave_nothing_behind() {
+        let mut former = BatchFormer::new(4);
+        let (lane, sampling) = (LaneId(0), Box::<Sampling>::default());
+        former.open(lane, SessionId(1), sampling.clone());
+        assert!(matches!(former.next_job(), Some(HeadJob::Open { .. })));
+        for session in 1..1000 {
+            former.free(lane, SessionId(session));
+            former.open(lane, SessionId(session + 1), sampling.clone());
+            former.rows(RowSpan { session: SessionId(session + 1), ..span(0, 0, 3) });
+            assert!(former.control.len() <= 2, "{}", former.control.len());
+        }
+        let open = Some(HeadJob::Open { lane, session: SessionId(1000), sampling });
+        assert_eq!(former.next_job(), Some(HeadJob::Free { lane, session: SessionId(1) }));
+        assert_eq!(former.next_job(), open);
+        assert!(matches!(former.next_job(), Some(HeadJob::Forward(_))));
     }
 
     proptest! {

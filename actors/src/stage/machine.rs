@@ -230,7 +230,7 @@ impl StageMachine {
     /// Takes one piece of work from the source; `false` when there is none.
     fn start_one(&mut self, effects: &mut Vec<Effect>) -> bool {
         let job = match &mut self.source {
-            Source::Head(former) => match former.next() {
+            Source::Head(former) => match former.next_job() {
                 None => return false,
                 Some(HeadJob::Open { lane, session, sampling }) => EngineJob::Open { lane, session, sampling },
                 Some(HeadJob::Free { lane, session }) => EngineJob::Free { lane, session },
@@ -255,3 +255,6 @@ impl StageMachine {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;
