@@ -13,7 +13,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::StageRegistry;
+use super::registry::{Registration, StageRegistry};
 use crate::{
     head::{HeadHandle, HeadOptions, spawn_head},
     link::{
@@ -135,6 +135,7 @@ struct State {
     vocabulary: Option<Arc<dyn Vocabulary>>,
     stage: Option<StageHandle>,
     head: Option<HeadHandle>,
+    registration: Option<Registration>,
     ended: Option<oneshot::Receiver<()>>,
     tasks: JoinSet<()>,
     failed: bool,
@@ -173,6 +174,7 @@ impl Actor for HostActor {
             vocabulary: None,
             stage: None,
             head: None,
+            registration: None,
             ended: None,
             tasks,
             failed: false,
@@ -193,8 +195,7 @@ impl Actor for HostActor {
                 Ok(())
             }
             HostMessage::Command(HostCommand { command: Some(host_command::Command::Activate(_)) }) => {
-                state.environment.registry.activate(&state.spec.deployment, Epoch(state.spec.epoch));
-                state.tell(host_event::Event::Activated(HostActivated {})).await;
+                state.activate().await;
                 Ok(())
             }
             HostMessage::Command(HostCommand { command: None }) => {
@@ -270,7 +271,7 @@ impl State {
     }
 
     async fn loaded(&mut self, loaded: Loaded, cell: ActorCell) -> Result<(), MeshError> {
-        let Some(stage) = self.stage.clone() else { return Ok(()) };
+        let Some(stage) = self.stage.clone().filter(|_| !self.failed) else { return Ok(()) };
         let mut template = String::new();
         if let Some(vocabulary) = self.vocabulary.take() {
             template = vocabulary.chat_template().to_owned();
@@ -284,11 +285,18 @@ impl State {
                 HeadOptions { lanes: self.spec.lanes, request, stage: stage.clone(), notices: self.notices.clone() };
             self.head = Some(spawn_head(options, cell).await?);
         }
-        self.environment.registry.insert(self.spec.clone(), stage, self.head.clone());
+        let registry = &self.environment.registry;
+        self.registration = Some(registry.insert(self.spec.clone(), stage, self.head.clone()));
         let memory_bytes = loaded.memory.total();
         let loaded = HostLoaded { memory_bytes, exact: loaded.exact, chat_template: template };
         self.tell(host_event::Event::Loaded(loaded)).await;
         Ok(())
+    }
+
+    async fn activate(&self) {
+        let Some(registration) = &self.registration else { return };
+        registration.activate();
+        self.tell(host_event::Event::Activated(HostActivated {})).await;
     }
 
     /// Links this stage to the next; the output stage to the head.
@@ -314,9 +322,10 @@ impl State {
             return;
         }
         tracing::warn!(deployment = %self.spec.deployment, stage = self.spec.stage, %error, "stage ended");
-        self.environment.registry.remove(&self.spec.deployment, Epoch(self.spec.epoch), self.spec.stage);
+        self.registration = None;
         if let Some(head) = &self.head {
-            head.end(error.clone());
+            // Whatever it was, to a request it is a stage that went away: trying again can help.
+            head.end(MeshError { code: ErrorCode::StageLost, ..error.clone() });
         }
         self.tell(host_event::Event::Failed(error.into())).await;
     }
@@ -332,7 +341,7 @@ impl State {
 
     async fn take_down(&mut self) {
         self.tasks.abort_all();
-        self.environment.registry.remove(&self.spec.deployment, Epoch(self.spec.epoch), self.spec.stage);
+        self.registration = None;
         if let Some(head) = self.head.take() {
             head.finish(MeshError::new(ErrorCode::StageLost, "the deployment was stopped")).await;
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use mesh_proto::{Epoch, ErrorCode, MeshError, NodeId, wire::StageSpec};
+use uuid::Uuid;
 
 use crate::{
     head::HeadHandle,
@@ -17,6 +18,8 @@ use crate::{
 type Key = (String, Epoch, u32);
 
 struct Entry {
+    /// Tells apart two hosts of one key: a deployment that is served again starts its epochs anew.
+    id: Uuid,
     spec: StageSpec,
     stage: StageHandle,
     head: Option<HeadHandle>,
@@ -30,25 +33,47 @@ pub struct StageRegistry {
     entries: RwLock<HashMap<Key, Entry>>,
 }
 
-impl StageRegistry {
-    /// A loaded stage: links may come in now.
-    pub(super) fn insert(&self, spec: StageSpec, stage: StageHandle, head: Option<HeadHandle>) {
-        let key = (spec.deployment.clone(), Epoch(spec.epoch), spec.stage);
-        let entry = Entry { spec, stage, head, linked: false, active: false };
-        self.write(|entries| drop(entries.insert(key, entry)));
-    }
+/// A stage's entry; dropping it takes the entry out, however its host ends.
+pub(super) struct Registration {
+    registry: Arc<StageRegistry>,
+    key: Key,
+    id: Uuid,
+}
 
+impl Registration {
     /// Stage 0 takes requests now.
-    pub(super) fn activate(&self, deployment: &str, epoch: Epoch) {
-        self.write(|entries| {
-            if let Some(entry) = entries.get_mut(&(deployment.to_owned(), epoch, 0)) {
+    pub(super) fn activate(&self) {
+        self.registry.write(|entries| {
+            if let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.id == self.id) {
                 entry.active = true;
             }
         });
     }
+}
 
-    pub(super) fn remove(&self, deployment: &str, epoch: Epoch, stage: u32) {
-        self.write(|entries| drop(entries.remove(&(deployment.to_owned(), epoch, stage))));
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.registry.write(|entries| {
+            if entries.get(&self.key).is_some_and(|entry| entry.id == self.id) {
+                entries.remove(&self.key);
+            }
+        });
+    }
+}
+
+impl StageRegistry {
+    /// A loaded stage: links may come in now.
+    pub(super) fn insert(
+        self: &Arc<Self>,
+        spec: StageSpec,
+        stage: StageHandle,
+        head: Option<HeadHandle>,
+    ) -> Registration {
+        let key = (spec.deployment.clone(), Epoch(spec.epoch), spec.stage);
+        let id = Uuid::new_v4();
+        let entry = Entry { id, spec, stage, head, linked: false, active: false };
+        self.write(|entries| drop(entries.insert(key.clone(), entry)));
+        Registration { registry: self.clone(), key, id }
     }
 
     /// The head of a deployment, if it is on this node and takes requests.
