@@ -11,6 +11,7 @@
 //! epoch is taken down, and the stages are arranged anew when all their nodes are up again.
 
 mod actor;
+mod caller;
 pub mod machine;
 mod owner;
 pub mod plan;

@@ -7,7 +7,7 @@ use std::{
 
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
-    v1::{self, DeploymentPhase, NodeState, ServeProgress, ServeRequest, ServeResponse, serve_response},
+    v1::{self, DeploymentPhase, NodeState, ServeProgress, ServeRequest},
     wire::{
         Artifact, DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event,
     },
@@ -19,8 +19,9 @@ use tokio::{
 };
 
 use super::{
+    caller::{Caller, ProgressSender},
     machine::{Effect, EpochMachine, Phase},
-    owner::{Running, lock},
+    owner::Listing,
     plan::{Plan, Wishes, plan},
 };
 use crate::{
@@ -65,30 +66,29 @@ impl DeploymentRef {
     }
 }
 
-pub(super) type ServeSender = mpsc::Sender<Result<ServeResponse, MeshError>>;
-
+/// The owner has taken the name; `listing` gives it back.
 pub(super) async fn spawn_deployment(
-    name: String,
     request: ServeRequest,
     facts: ModelFacts,
     environment: Arc<DeploymentEnvironment>,
-    running: Running,
-    progress: ServeSender,
-) -> Result<DeploymentRef, MeshError> {
+    listing: Listing,
+    caller: Caller,
+) -> Result<(), MeshError> {
     let root = environment.root.clone();
     let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let state = State {
-        name,
+        name: listing.name().to_owned(),
         request,
         facts,
         environment,
-        running,
+        listing: Some(listing),
         created,
-        progress: Some(progress),
+        caller: Some(caller),
         prepared: None,
         epoch: 0,
         machine: EpochMachine::new(0),
         hosts: Vec::new(),
+        followers: JoinSet::new(),
         tasks: JoinSet::new(),
         retry: RETRY_FIRST,
         served: false,
@@ -97,7 +97,7 @@ pub(super) async fn spawn_deployment(
         .await
         .map_err(|error| MeshError::internal(format!("the deployment's actor did not start: {error}")))?;
     root.adopt(&actor.get_cell(), ActorKind::Deployment);
-    Ok(DeploymentRef { actor })
+    Ok(())
 }
 
 #[derive(Debug)]
@@ -121,14 +121,17 @@ struct State {
     request: ServeRequest,
     facts: ModelFacts,
     environment: Arc<DeploymentEnvironment>,
-    running: Running,
+    /// Its name and place in the lists, until it ends.
+    listing: Option<Listing>,
     created: u64,
     /// The one who called `serve`, until the first `ready` or error.
-    progress: Option<ServeSender>,
+    caller: Option<Caller>,
     prepared: Option<Prepared>,
     epoch: u64,
     machine: EpochMachine,
     hosts: Vec<Option<mpsc::Sender<HostCommand>>>,
+    /// Hold the stages of the epoch; end with it.
+    followers: JoinSet<()>,
     tasks: JoinSet<()>,
     retry: Duration,
     /// It was ready once: a loss is no longer an answer to `serve`.
@@ -143,19 +146,23 @@ impl Actor for DeploymentActor {
     type Arguments = State;
 
     async fn pre_start(&self, myself: ActorRef<Message>, mut state: State) -> Result<State, ActorProcessingErr> {
-        if let Some(progress) = state.progress.clone() {
+        if let Some(listing) = &state.listing {
+            listing.runs(DeploymentRef { actor: myself.clone() });
+        }
+        if let Some(caller) = &mut state.caller {
+            let progress = caller.progress().clone();
             let preparing =
                 prepare(state.request.clone(), state.facts.clone(), state.environment.clone(), progress.clone());
-            let actor = myself.clone();
-            state.tasks.spawn(async move {
+            let watcher = state.tasks.spawn(async move {
                 let prepared = tokio::select! {
                     prepared = preparing => prepared,
-                    () = progress.closed() => return drop(actor.cast(Message::GiveUp)),
+                    () = progress.closed() => return drop(myself.cast(Message::GiveUp)),
                 };
-                let _ = actor.cast(Message::Prepared(prepared.map(Box::new)));
+                let _ = myself.cast(Message::Prepared(prepared.map(Box::new)));
                 progress.closed().await;
-                let _ = actor.cast(Message::GiveUp);
+                let _ = myself.cast(Message::GiveUp);
             });
+            caller.watched_by(watcher);
         }
         Ok(state)
     }
@@ -172,9 +179,12 @@ impl Actor for DeploymentActor {
                 state.prepared = Some(*prepared);
                 state.arrange(&myself);
             }
-            Message::Prepared(Err(error)) => state.give_answer(Err(error)).await,
+            Message::Prepared(Err(error)) => state.give_answer(Err(error)),
             Message::HostOpened { epoch, stage, commands } if epoch == state.epoch => {
-                state.hosts[stage as usize] = Some(commands);
+                // There is no place any more when another stage has ended the epoch meanwhile.
+                if let Some(place) = state.hosts.get_mut(stage as usize) {
+                    *place = Some(commands);
+                }
             }
             Message::HostSaid { epoch, stage, event } if epoch == state.epoch => {
                 state.host_said(stage, event, &mut effects);
@@ -184,7 +194,7 @@ impl Actor for DeploymentActor {
             Message::Rearrange => state.arrange(&myself),
         }
         for effect in effects {
-            state.perform(effect, &myself).await;
+            state.perform(effect, &myself);
         }
         if state.is_stillborn() {
             myself.stop(None);
@@ -195,8 +205,12 @@ impl Actor for DeploymentActor {
     async fn post_stop(&self, _: ActorRef<Message>, state: &mut State) -> Result<(), ActorProcessingErr> {
         state.drop_hosts();
         state.tasks.abort_all();
-        state.environment.directory.set_own(&state.name, None);
-        lock(&state.running).remove(&state.name);
+        if let Some(caller) = state.caller.take() {
+            let message = "the deployment was stopped before it was ready";
+            caller.answer(Err(MeshError::new(ErrorCode::Cancelled, message)));
+        }
+        // Here, not where the state is dropped: that is when the supervisor gets to it.
+        state.listing = None;
         Ok(())
     }
 }
@@ -204,25 +218,25 @@ impl Actor for DeploymentActor {
 impl State {
     /// Nobody waits for an answer, and it never was ready: nothing half-made stays behind.
     fn is_stillborn(&self) -> bool {
-        self.progress.is_none() && !self.served
+        self.caller.is_none() && !self.served
     }
 
-    async fn give_answer(&mut self, answer: Result<v1::Deployment, MeshError>) {
-        if let Some(progress) = self.progress.take() {
-            let answer = answer.map(|deployment| ServeResponse { event: Some(serve_response::Event::Ready(deployment)) });
-            // Waits behind progress that was not read yet; ends when the caller has gone.
-            let _ = progress.send(answer).await;
+    fn give_answer(&mut self, answer: Result<v1::Deployment, MeshError>) {
+        if let Some(caller) = self.caller.take() {
+            caller.answer(answer);
         }
     }
 
     /// The caller of `serve` has gone before it was ready.
     fn give_up(&mut self) {
-        self.progress = None;
+        self.caller = None;
     }
 
     /// Starts a new epoch.
     fn arrange(&mut self, myself: &ActorRef<Message>) {
         let Some(prepared) = &self.prepared else { return };
+        // What has ended, out of the set: it would keep them for ever.
+        while self.tasks.try_join_next().is_some() {}
         self.epoch += 1;
         let stages = prepared.plan.stages.len();
         self.machine = EpochMachine::new(stages as u32);
@@ -232,7 +246,7 @@ impl State {
             let (hosts, epoch, myself) = (self.environment.hosts.clone(), self.epoch, myself.clone());
             let node = &prepared.plan.stages[stage as usize].node;
             let (id, name) = (node.id.clone(), node.name.clone());
-            self.tasks.spawn(follow_host(hosts, id, name, spec, move |message| match message {
+            self.followers.spawn(follow_host(hosts, id, name, spec, move |message| match message {
                 Said::Opened(commands) => drop(myself.cast(Message::HostOpened { epoch, stage, commands })),
                 Said::Event(event) => drop(myself.cast(Message::HostSaid { epoch, stage, event })),
             }));
@@ -268,11 +282,19 @@ impl State {
     fn host_said(&mut self, stage: u32, event: HostEvent, effects: &mut Vec<Effect>) {
         match event.event {
             Some(host_event::Event::Progress(progress)) => {
-                if let Some(sender) = &self.progress {
-                    let _ = sender.try_send(Ok(ServeResponse { event: Some(serve_response::Event::Progress(progress)) }));
+                if let Some(caller) = &self.caller {
+                    caller.progress().show(progress);
                 }
             }
-            Some(event) => self.machine.event(stage, event, effects),
+            Some(event) => {
+                self.machine.event(stage, event, effects);
+                if effects.contains(&Effect::ConnectAll) && self.request.exact && !self.exact() {
+                    effects.clear();
+                    let message = "--exact, but the self-check of a stage found that its results depend on the batch; \
+                                   serve without --exact";
+                    self.machine.end(MeshError::new(ErrorCode::InsufficientResources, message), effects);
+                }
+            }
             None => {
                 let message = "a host sent an event that this node does not know; run the same release on all nodes";
                 self.machine.end(MeshError::new(ErrorCode::Protocol, message), effects);
@@ -280,16 +302,9 @@ impl State {
         }
     }
 
-    async fn perform(&mut self, effect: Effect, myself: &ActorRef<Message>) {
+    fn perform(&mut self, effect: Effect, myself: &ActorRef<Message>) {
         match effect {
             Effect::ConnectAll => {
-                if self.request.exact && !self.exact() {
-                    let message = "--exact, but the self-check of a stage found that its results depend on the batch; \
-                                   serve without --exact";
-                    let error = MeshError::new(ErrorCode::InsufficientResources, message);
-                    self.drop_hosts();
-                    return self.give_answer(Err(error)).await;
-                }
                 let connect = HostCommand { command: Some(host_command::Command::Connect(HostConnect {})) };
                 for host in self.hosts.iter().flatten() {
                     let _ = host.try_send(connect.clone());
@@ -301,7 +316,7 @@ impl State {
                     let _ = head.try_send(activate);
                 }
             }
-            Effect::Publish => self.publish().await,
+            Effect::Publish => self.publish(),
             Effect::DropHosts => {
                 self.drop_hosts();
                 self.rearrange_later(myself);
@@ -311,9 +326,11 @@ impl State {
 
     fn drop_hosts(&mut self) {
         self.hosts.clear();
+        // A node that does not answer would hold its task, and its stage, for as long as its connection lives.
+        self.followers = JoinSet::new();
     }
 
-    async fn publish(&mut self) {
+    fn publish(&mut self) {
         let deployment = self.describe();
         match self.machine.phase().clone() {
             Phase::Ready => {
@@ -321,9 +338,13 @@ impl State {
                 self.retry = RETRY_FIRST;
                 self.served = true;
                 self.set_route(deployment.clone());
-                if self.progress.is_some() {
-                    self.environment.directory.seen_by_all().await;
-                    self.give_answer(Ok(deployment)).await;
+                if let Some(caller) = self.caller.take() {
+                    // Not here: a loss must be published at once, whoever is slow to see what was before.
+                    let directory = self.environment.directory.clone();
+                    self.tasks.spawn(async move {
+                        directory.seen_by_all().await;
+                        caller.answer(Ok(deployment));
+                    });
                 }
             }
             Phase::Over(error) => {
@@ -331,7 +352,7 @@ impl State {
                 if self.served {
                     self.set_route(deployment);
                 } else {
-                    self.give_answer(Err(error)).await;
+                    self.give_answer(Err(error));
                 }
             }
             Phase::Loading | Phase::Connecting | Phase::Activating => {}
@@ -438,7 +459,7 @@ async fn prepare(
     request: ServeRequest,
     facts: ModelFacts,
     environment: Arc<DeploymentEnvironment>,
-    sender: ServeSender,
+    sender: ProgressSender,
 ) -> Result<Prepared, MeshError> {
     let wishes = Wishes {
         stages: request.stages,
@@ -462,10 +483,9 @@ async fn prepare(
     Ok(Prepared { plan, files, vocabulary })
 }
 
-fn cut_progress(stage: u32, node: &str, sender: &ServeSender) -> Progress {
+fn cut_progress(stage: u32, node: &str, sender: &ProgressSender) -> Progress {
     let (node, sender) = (node.to_owned(), sender.clone());
     Arc::new(move |done, total| {
-        let progress = ServeProgress { step: "cut".to_owned(), stage, node: node.clone(), done, total };
-        let _ = sender.try_send(Ok(ServeResponse { event: Some(serve_response::Event::Progress(progress)) }));
+        sender.show(ServeProgress { step: "cut".to_owned(), stage, node: node.clone(), done, total });
     })
 }

@@ -8,8 +8,14 @@ use std::{
 use mesh_proto::{ErrorCode, MeshError, v1::ServeRequest};
 use tokio::sync::mpsc;
 
-use super::actor::{DeploymentEnvironment, DeploymentRef, spawn_deployment};
-use crate::ports::inference::{SERVE_PROGRESS_CAPACITY, ServeStream};
+use super::{
+    actor::{DeploymentEnvironment, DeploymentRef, spawn_deployment},
+    caller::Caller,
+};
+use crate::{
+    directory::Directory,
+    ports::inference::{SERVE_PROGRESS_CAPACITY, ServeStream},
+};
 
 /// Longest name of a deployment; it is a model id in URLs and a part of file and thread names.
 const MAX_NAME: usize = 128;
@@ -22,10 +28,35 @@ pub struct Owner {
 }
 
 /// Names that are taken on this node; `None` while the deployment's actor is being started.
-pub(super) type Running = Arc<Mutex<HashMap<String, Option<DeploymentRef>>>>;
+type Running = Arc<Mutex<HashMap<String, Option<DeploymentRef>>>>;
 
-pub(super) fn lock(running: &Running) -> MutexGuard<'_, HashMap<String, Option<DeploymentRef>>> {
+fn lock(running: &Running) -> MutexGuard<'_, HashMap<String, Option<DeploymentRef>>> {
     running.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A deployment's name and place in the lists. Dropping it gives the name back, however the deployment ends.
+pub(super) struct Listing {
+    name: String,
+    running: Running,
+    directory: Directory,
+}
+
+impl Listing {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The deployment's actor has started.
+    pub(super) fn runs(&self, deployment: DeploymentRef) {
+        lock(&self.running).insert(self.name.clone(), Some(deployment));
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        self.directory.set_own(&self.name, None);
+        lock(&self.running).remove(&self.name);
+    }
 }
 
 impl Owner {
@@ -43,32 +74,20 @@ impl Owner {
         let facts = self.environment.store.describe(&request.model).await?;
         let name = if request.name.is_empty() { facts.stem.clone() } else { request.name.clone() };
         check_name(&name)?;
-        let taken = |name: &str| {
-            let message = format!("a deployment named {name} exists; stop it with `mesh stop {name}`, or use --name");
-            MeshError::new(ErrorCode::Conflict, message).with_param("name")
-        };
-        if self.environment.directory.find(&name).is_some() {
-            return Err(taken(&name));
-        }
-        match lock(&self.running).entry(name.clone()) {
-            std::collections::hash_map::Entry::Occupied(_) => return Err(taken(&name)),
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(None),
-        };
+        let listing = self.take(name)?;
         let (progress, stream) = mpsc::channel(SERVE_PROGRESS_CAPACITY);
-        let spawned =
-            spawn_deployment(name.clone(), request, facts, self.environment.clone(), self.running.clone(), progress);
-        match spawned.await {
-            Ok(deployment) => {
-                if let Some(place) = lock(&self.running).get_mut(&name) {
-                    *place = Some(deployment);
-                }
-                Ok(stream)
-            }
-            Err(error) => {
-                lock(&self.running).remove(&name);
-                Err(error)
-            }
+        spawn_deployment(request, facts, self.environment.clone(), listing, Caller::new(progress)).await?;
+        Ok(stream)
+    }
+
+    fn take(&self, name: String) -> Result<Listing, MeshError> {
+        let mut running = lock(&self.running);
+        if running.contains_key(&name) || self.environment.directory.find(&name).is_some() {
+            let message = format!("a deployment named {name} exists; stop it with `mesh stop {name}`, or use --name");
+            return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
         }
+        running.insert(name.clone(), None);
+        Ok(Listing { name, running: self.running.clone(), directory: self.environment.directory.clone() })
     }
 
     /// Stops a deployment; resolves when it is no longer listed.
