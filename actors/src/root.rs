@@ -73,8 +73,12 @@ impl Actor for RootActor {
         match event {
             SupervisionEvent::ActorTerminated(child, ..) => drop(forget(&child)),
             SupervisionEvent::ActorFailed(child, error) => {
-                if forget(&child).is_some_and(|kind| on_failure(kind, &error) == Policy::EndNode) {
-                    end_node.cancel();
+                // One that fails before it was adopted is no member list: that is adopted before anybody calls it.
+                let policy = forget(&child).map(|kind| on_failure(kind, &error));
+                match policy {
+                    Some(Policy::EndNode) => end_node.cancel(),
+                    Some(_) => {}
+                    None => tracing::error!(%error, "an actor failed as it started"),
                 }
             }
             _ => {}

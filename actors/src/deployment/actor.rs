@@ -307,7 +307,7 @@ impl State {
             Effect::ConnectAll => {
                 let connect = HostCommand { command: Some(host_command::Command::Connect(HostConnect {})) };
                 for host in self.hosts.iter().flatten() {
-                    let _ = host.try_send(connect.clone());
+                    let _ = host.try_send(connect);
                 }
             }
             Effect::Activate => {

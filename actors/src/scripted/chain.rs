@@ -181,11 +181,6 @@ impl Chain {
         lock(&self.wires.ends).iter().map(|end| end.meter.most.load(Ordering::SeqCst)).max().unwrap_or(0)
     }
 
-    /// Kills a stage's host, as a panic in it would.
-    pub fn host(&self, stage: usize) -> &HostHandle {
-        &self.hosts[stage]
-    }
-
     /// Waits until no lane is held, here or on any stage, and checks that nothing was done that must not be.
     pub async fn quiet(&self) {
         super::eventually("all lanes free", || {

@@ -174,6 +174,11 @@ impl ScriptedStage {
         }
     }
 
+    /// The owner has taken everything that was said.
+    pub fn is_heard(&self) -> bool {
+        lock(&self.events).as_ref().is_none_or(|events| events.capacity() == events.max_capacity())
+    }
+
     /// The node is gone.
     pub fn vanish(&self) {
         *lock(&self.events) = None;
