@@ -12,9 +12,11 @@
 
 mod actor;
 mod caller;
+mod follow;
 pub mod machine;
 mod owner;
 pub mod plan;
+mod prepare;
 
 pub use actor::DeploymentEnvironment;
 pub use owner::Owner;

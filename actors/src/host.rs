@@ -10,6 +10,7 @@
 //! the epoch.
 
 mod actor;
+mod files;
 mod registry;
 
 pub use actor::{HostEnvironment, HostHandle, spawn_host};

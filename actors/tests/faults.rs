@@ -167,8 +167,8 @@ async fn a_host_that_stops_while_loading_gives_up_loading() {
     loader.loading().close();
     let starting = tokio::spawn(Chain::start_with(ChainOptions::default(), loader.clone()));
     loader.loading().reached(3).await;
-    // Its root goes with it: nobody supervises, nobody holds the hosts.
     starting.abort();
     let _ = starting.await;
-    loader.loading().open();
+    eventually("loading given up", || loader.loading().waiting() == 0).await;
+    assert_eq!(loader.loaded(), 0);
 }

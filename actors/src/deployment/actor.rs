@@ -7,9 +7,9 @@ use std::{
 
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
-    v1::{self, DeploymentPhase, NodeState, ServeProgress, ServeRequest},
+    v1::{self, DeploymentPhase, NodeState, ServeRequest},
     wire::{
-        Artifact, DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event,
+        DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event,
     },
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -19,15 +19,16 @@ use tokio::{
 };
 
 use super::{
-    caller::{Caller, ProgressSender},
+    caller::Caller,
+    follow::{Said, follow_host},
     machine::{Effect, EpochMachine, Phase},
     owner::Listing,
-    plan::{Plan, Wishes, plan},
+    prepare::{Prepared, prepare},
 };
 use crate::{
     directory::Directory,
     policy::ActorKind,
-    ports::deployment::{Hosts, ModelFacts, ModelStore, Piece, Progress},
+    ports::deployment::{Hosts, ModelFacts, ModelStore},
     root::RootHandle,
 };
 
@@ -107,13 +108,6 @@ pub(super) enum Message {
     HostSaid { epoch: u64, stage: u32, event: HostEvent },
     GiveUp,
     Rearrange,
-}
-
-#[derive(Debug)]
-pub(super) struct Prepared {
-    plan: Plan,
-    files: Vec<Artifact>,
-    vocabulary: Artifact,
 }
 
 struct State {
@@ -429,63 +423,4 @@ impl State {
             }
         });
     }
-}
-
-enum Said {
-    Opened(mpsc::Sender<HostCommand>),
-    Event(HostEvent),
-}
-
-/// Asks a node to hold a stage and passes on what its host says, until the host ends.
-async fn follow_host(hosts: Arc<dyn Hosts>, id: String, name: String, spec: StageSpec, tell: impl Fn(Said) + Send) {
-    let failed = |error: MeshError| Said::Event(HostEvent { event: Some(host_event::Event::Failed(error.into())) });
-    let opened = match id.parse::<NodeId>() {
-        Ok(node) => hosts.host(node, spec).await,
-        Err(error) => Err(MeshError::internal(error.to_string())),
-    };
-    let mut session = match opened {
-        Ok(session) => session,
-        Err(error) => return tell(failed(error)),
-    };
-    tell(Said::Opened(session.commands));
-    while let Some(event) = session.events.recv().await {
-        tell(Said::Event(event));
-    }
-    tell(failed(MeshError::new(ErrorCode::StageLost, format!("node {name} is gone"))));
-}
-
-/// Plans, then cuts every stage and the vocabulary.
-async fn prepare(
-    request: ServeRequest,
-    facts: ModelFacts,
-    environment: Arc<DeploymentEnvironment>,
-    sender: ProgressSender,
-) -> Result<Prepared, MeshError> {
-    let wishes = Wishes {
-        stages: request.stages,
-        context: request.context,
-        lanes: request.lanes,
-        exact: request.exact,
-        prefill_chunk: request.prefill_chunk,
-    };
-    let own = environment.node.to_string();
-    let mut nodes = environment.members.borrow().clone();
-    nodes.sort_by_key(|node| (node.id != own, node.name.clone()));
-    let plan = plan(&facts, &nodes, &wishes)?;
-    let mut files = Vec::new();
-    for (index, stage) in plan.stages.iter().enumerate() {
-        let piece = Piece::Stage { start: stage.layers.start, end: stage.layers.end };
-        let progress = cut_progress(index as u32, &environment.node_name, &sender);
-        files.push(environment.store.cut(&request.model, piece, progress).await?);
-    }
-    let progress = cut_progress(0, &environment.node_name, &sender);
-    let vocabulary = environment.store.cut(&request.model, Piece::Vocabulary, progress).await?;
-    Ok(Prepared { plan, files, vocabulary })
-}
-
-fn cut_progress(stage: u32, node: &str, sender: &ProgressSender) -> Progress {
-    let (node, sender) = (node.to_owned(), sender.clone());
-    Arc::new(move |done, total| {
-        sender.show(ServeProgress { step: "cut".to_owned(), stage, node: node.clone(), done, total });
-    })
 }

@@ -1,11 +1,10 @@
 //! The actor of a stage's host.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use mesh_proto::{
     Epoch, ErrorCode, MeshError, NodeId,
-    v1::ServeProgress,
-    wire::{Artifact, HostActivated, HostCommand, HostConnected, HostEvent, HostLoaded, StageSpec, host_command, host_event},
+    wire::{HostActivated, HostCommand, HostConnected, HostEvent, HostLoaded, StageSpec, host_command, host_event},
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::{
@@ -13,7 +12,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::registry::{Registration, StageRegistry};
+use super::{
+    files::{Files, obtain_files, progress_event},
+    registry::{Registration, StageRegistry},
+};
 use crate::{
     head::{HeadHandle, HeadOptions, spawn_head},
     link::{
@@ -22,7 +24,7 @@ use crate::{
     },
     policy::{ActorKind, on_failure},
     ports::{
-        deployment::{ModelStore, Progress},
+        deployment::ModelStore,
         engine::{EngineLoader, StageLoad},
         events::EventSink,
         link::{FrameWriter, LinkAcceptor, LinkEvents, LinkHello, StageLinks},
@@ -120,11 +122,6 @@ impl std::fmt::Debug for HostMessage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HostMessage")
     }
-}
-
-struct Files {
-    stage: PathBuf,
-    vocabulary: Option<Arc<dyn Vocabulary>>,
 }
 
 struct State {
@@ -356,38 +353,7 @@ impl State {
     }
 }
 
-fn progress_event(spec: &StageSpec, node: &str, step: &str, done: u64, total: u64) -> HostEvent {
-    let progress = ServeProgress { step: step.to_owned(), stage: spec.stage, node: node.to_owned(), done, total };
-    HostEvent { event: Some(host_event::Event::Progress(progress)) }
-}
-
-async fn obtain_files(
-    spec: StageSpec,
-    environment: Arc<HostEnvironment>,
-    events: mpsc::Sender<HostEvent>,
-) -> Result<Files, MeshError> {
-    let source: NodeId =
-        spec.source_node.parse().map_err(|error| MeshError::new(ErrorCode::Protocol, format!("stage spec: {error}")))?;
-    let name = environment.node_name.clone();
-    let (shown, sender) = (spec.clone(), events.clone());
-    let progress: Progress =
-        Arc::new(move |done, total| drop(sender.try_send(progress_event(&shown, &name, "transfer", done, total))));
-    let wanted = |artifact: &Option<Artifact>| {
-        artifact.clone().ok_or_else(|| MeshError::new(ErrorCode::Protocol, "the stage spec names no file"))
-    };
-    let store = &environment.store;
-    let stage = store.obtain(&wanted(&spec.file)?, source, progress.clone()).await?;
-    if spec.stage != 0 {
-        return Ok(Files { stage, vocabulary: None });
-    }
-    let path = store.obtain(&wanted(&spec.vocabulary)?, source, progress).await?;
-    let loader = environment.vocabularies.clone();
-    let vocabulary = tokio::task::spawn_blocking(move || loader.load(&path))
-        .await
-        .map_err(|error| MeshError::internal(format!("loading the vocabulary failed: {error}")))??;
-    Ok(Files { stage, vocabulary: Some(vocabulary) })
-}
-
+/// Opens the link of a stage to the next one, or of the output stage to the head.
 async fn open_link(
     spec: &StageSpec,
     environment: &HostEnvironment,

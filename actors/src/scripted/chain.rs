@@ -113,7 +113,7 @@ impl Chain {
             ends: Mutex::default(),
             faults: Mutex::default(),
         });
-        let (mut hosts, mut said) = (Vec::new(), Vec::new());
+        let mut starting = Starting { hosts: Vec::new(), said: Vec::new() };
         for stage in 0..options.stages {
             let node = nodes[stage as usize];
             let environment = Arc::new(HostEnvironment {
@@ -131,11 +131,10 @@ impl Chain {
                 root: root.clone(),
             });
             let (sender, receiver) = mpsc::channel(HOST_EVENTS);
-            hosts.push(spawn_host(spec(&options, stage, &nodes), environment, sender).await.expect("host"));
-            said.push(receiver);
+            starting.hosts.push(spawn_host(spec(&options, stage, &nodes), environment, sender).await.expect("host"));
+            starting.said.push(receiver);
         }
         let registry = registries[0].clone();
-        let mut starting = Starting { hosts, said };
         starting.all_said("loaded", |event| matches!(event, host_event::Event::Loaded(_))).await;
         starting.tell_all(host_command::Command::Connect(HostConnect {}));
         starting.all_said("connected", |event| matches!(event, host_event::Event::Connected(_))).await;
@@ -143,7 +142,7 @@ impl Chain {
         starting.hosts[0].command(command(host_command::Command::Activate(HostActivate {})));
         expect(&mut starting.said[0], "activated", |event| matches!(event, host_event::Event::Activated(_))).await;
         let head = registry.head(NAME).expect("an active head");
-        let Starting { hosts, said } = starting;
+        let (hosts, said) = (std::mem::take(&mut starting.hosts), std::mem::take(&mut starting.said));
         Self { head, loader, events, said, registry, hosts, options, wires, root }
     }
 
@@ -214,6 +213,15 @@ impl Chain {
 struct Starting {
     hosts: Vec<HostHandle>,
     said: Vec<mpsc::Receiver<HostEvent>>,
+}
+
+/// Who gives up starting takes the hosts down.
+impl Drop for Starting {
+    fn drop(&mut self) {
+        for host in &self.hosts {
+            host.stop_soon();
+        }
+    }
 }
 
 impl Starting {
