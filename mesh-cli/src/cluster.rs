@@ -86,19 +86,11 @@ impl Cluster {
         &self.client
     }
 
-    /// Stops all nodes and waits for them, then removes their directories.
-    pub(crate) async fn stop(self) {
-        let Self {
-            mut nodes,
-            client,
-            _dir,
-        } = self;
-        // A node waits for connections that are open.
-        drop(client);
-        // All are told before any is waited for.
-        nodes.iter_mut().for_each(NodeProcess::tell_to_stop);
-        for node in &mut nodes {
-            node.wait().await;
+    /// Stops the nodes one after another, the first of the mesh last, and removes their directories. Nodes that end
+    /// together would wait seconds for each other's farewell.
+    pub(crate) async fn stop(mut self) {
+        while let Some(mut node) = self.nodes.pop() {
+            node.stop().await;
         }
     }
 }
@@ -170,13 +162,9 @@ impl NodeProcess {
         Client::open(&running.grpc.to_string(), Some(&running.token)).await
     }
 
-    fn tell_to_stop(&mut self) {
+    /// Asks the child to end and waits for it, or ends it.
+    async fn stop(&mut self) -> Option<ExitStatus> {
         drop(self.stdin.take());
-    }
-
-    /// Waits for the end, or brings it about.
-    async fn wait(&mut self) -> Option<ExitStatus> {
-        self.tell_to_stop();
         match tokio::time::timeout(STOP_DEADLINE, self.child.wait()).await {
             Ok(status) => status.ok(),
             Err(_) => {
@@ -190,7 +178,7 @@ impl NodeProcess {
     /// The child ended before it was ready.
     async fn explain_end(&mut self) -> Failure {
         let status = self
-            .wait()
+            .stop()
             .await
             .map_or_else(|| "no exit code".to_owned(), |status| status.to_string());
         let words = match self.log.take() {
