@@ -165,6 +165,10 @@ impl From<MeshError> for tonic::Status {
         if let Ok(code) = error.code.name().parse() {
             status.metadata_mut().insert("mesh-code", code);
         }
+        // A field's name that is not ASCII cannot travel as metadata; the message tells it as well.
+        if let Some(param) = error.param.and_then(|param| param.parse().ok()) {
+            status.metadata_mut().insert("mesh-param", param);
+        }
         status
     }
 }
@@ -172,14 +176,14 @@ impl From<MeshError> for tonic::Status {
 #[cfg(feature = "grpc")]
 impl From<&tonic::Status> for MeshError {
     fn from(status: &tonic::Status) -> Self {
-        let named = status.metadata().get("mesh-code").and_then(|code| code.to_str().ok()).map(ErrorCode::from_name);
-        let code = named.unwrap_or(match status.code() {
+        let metadata = |key: &str| status.metadata().get(key).and_then(|value| value.to_str().ok());
+        let code = metadata("mesh-code").map(ErrorCode::from_name).unwrap_or(match status.code() {
             tonic::Code::Unavailable => ErrorCode::Unreachable,
             tonic::Code::DeadlineExceeded => ErrorCode::DeadlineExceeded,
             tonic::Code::Unauthenticated => ErrorCode::Unauthenticated,
             _ => ErrorCode::Internal,
         });
-        Self::new(code, status.message())
+        Self { code, message: status.message().to_owned(), param: metadata("mesh-param").map(str::to_owned) }
     }
 }
 
@@ -199,5 +203,24 @@ mod tests {
     fn a_refusal_carries_the_whole_error() {
         let error = MeshError::invalid("top_p", "top_p is 2; use a value in (0, 1]");
         assert_eq!(MeshError::from(wire::Refusal::from(error.clone())), error);
+    }
+
+    #[cfg(feature = "grpc")]
+    #[test]
+    fn a_grpc_status_carries_the_whole_error() {
+        for code in ErrorCode::ALL {
+            let error = MeshError::new(*code, "what to do");
+            assert_eq!(MeshError::from(&tonic::Status::from(error.clone())), error);
+            let error = error.with_param("messages[0].content");
+            assert_eq!(MeshError::from(&tonic::Status::from(error.clone())), error);
+        }
+    }
+
+    #[cfg(feature = "grpc")]
+    #[test]
+    fn a_field_that_metadata_cannot_hold_is_left_out() {
+        let status = tonic::Status::from(MeshError::invalid("größe\n", "unknown field"));
+        assert_eq!(MeshError::from(&status).param, None);
+        assert_eq!(MeshError::from(&tonic::Status::unavailable("gone")).code, ErrorCode::Unreachable);
     }
 }
