@@ -11,7 +11,7 @@ use tokio::{
 
 use crate::{
     scripted::{Admin, Immediate},
-    server::{Server, chat_body, options, refusal, start, start_with, within},
+    server::{Server, chat_body, client, options, refusal, start, start_with, within},
 };
 
 const LIMIT: usize = 1 << 16;
@@ -66,7 +66,7 @@ async fn json_that_is_broken_deep_or_not_utf8_is_located() {
 async fn the_content_type_does_not_matter_but_an_encoding_does() {
     let server = start(Arc::new(Immediate::default())).await;
     for kind in ["text/plain", "application/x-www-form-urlencoded", "nonsense"] {
-        let request = reqwest::Client::new()
+        let request = client()
             .post(server.url("/v1/chat/completions"))
             .header("content-type", kind);
         assert_eq!(request.body(chat_body("")).send().await.unwrap().status(), 200);

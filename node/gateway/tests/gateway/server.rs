@@ -105,6 +105,8 @@ impl Server {
 
 /// A client without a pool: its connections end with its responses.
 pub fn client() -> reqwest::Client {
+    // Built with the whole workspace, reqwest has TLS without a provider: iroh turns that on. A second call changes nothing.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap()
 }
 
