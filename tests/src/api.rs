@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use mesh_proto::v1::{
-    Deployment, GetStatusRequest, GetStatusResponse, ServeRequest, StopRequest,
+    CreateTicketRequest, Deployment, GetStatusRequest, GetStatusResponse, ServeRequest, StopRequest,
     deployment_service_client::DeploymentServiceClient, node_service_client::NodeServiceClient, serve_response::Event,
 };
 use serde_json::{Value, json};
@@ -170,6 +170,12 @@ impl Api {
         let mut client = DeploymentServiceClient::new(self.channel().await?);
         client.stop(self.authorized(StopRequest { name: name.to_owned() })?).await?;
         Ok(())
+    }
+
+    /// A new ticket.
+    pub async fn ticket(&self) -> Result<String> {
+        let mut client = NodeServiceClient::new(self.channel().await?);
+        Ok(client.create_ticket(self.authorized(CreateTicketRequest {})?).await?.into_inner().ticket)
     }
 
     /// Status.
