@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use mesh_actors::scripted::{Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, read_all};
+use mesh_actors::{
+    ports::{events::Lifecycle, inference::Generation},
+    scripted::{
+        Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, model, read_all,
+    },
+};
 use mesh_proto::{ErrorCode, MeshError, v1::GenerateRequest, wire::host_event};
 
 /// What can go wrong.
@@ -171,4 +176,100 @@ async fn a_host_that_stops_while_loading_gives_up_loading() {
     let _ = starting.await;
     eventually("loading given up", || loader.loading().waiting() == 0).await;
     assert_eq!(loader.loaded(), 0);
+}
+
+/// Random numbers of a seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = model::mix(self.0, 1);
+        self.0 % limit
+    }
+}
+
+/// Requests that come, are read, cancelled, fail in any stage, or lose their stage, in any order.
+async fn anything_goes(seed: u64) {
+    let mut random = Random(seed);
+    let options = ChainOptions {
+        stages: 1 + random.below(4) as u32,
+        lanes: 1 + random.below(3) as u32,
+        credits: 1 + random.below(4) as u32,
+        chunk: 1 + random.below(9) as u32,
+        context: 64,
+        ..ChainOptions::default()
+    };
+    let chain = Chain::start(options).await;
+    let failing = random.below(40);
+    let script = std::sync::Mutex::new(Random(seed + 1));
+    chain.loader.script(move |call: &Call<'_>| {
+        let mut random = script.lock().expect("no panic");
+        match random.below(30 + failing) {
+            0 => Verdict::FailLanes(vec![call.batch.spans[random.below(call.batch.spans.len() as u64) as usize].lane]),
+            _ => Verdict::Compute,
+        }
+    });
+    let mut running: Vec<(String, Generation)> = Vec::new();
+    for step in 0..40 {
+        let at = random.below(running.len().max(1) as u64) as usize;
+        match random.below(8) {
+            0..3 => {
+                let request = generate_text(&"p".repeat(1 + random.below(70) as usize), step, 1 + random.below(60) as u32);
+                match chain.generate(request.clone()).await {
+                    Ok(generation) => running.push((chain.expected(&request).text, generation)),
+                    Err(error) => assert_eq!(error.code, ErrorCode::ContextLengthExceeded),
+                }
+            }
+            3 | 4 if at < running.len() => drop(running[at].1.events.next().await),
+            5 if at < running.len() => drop(running.swap_remove(at)),
+            6 if at < running.len() => chain.head.cancel(running[at].1.started.request_id.parse().expect("an id")),
+            _ => tokio::task::yield_now().await,
+        }
+    }
+    let end = random.below(3);
+    let stages = u64::from(chain.layers() / 2);
+    // One stage is linked with itself inside its host.
+    if end == 0 && stages > 1 {
+        chain.cut_link(random.below(stages) as u32);
+    }
+    if end == 1 {
+        chain.loader.script(|_: &Call<'_>| Verdict::Break);
+    }
+    let (events, loader) = (chain.events.clone(), chain.loader.clone());
+    let chain = if end == 2 {
+        Some(chain)
+    } else {
+        // A stage that breaks tells its owner, who takes all down.
+        chain.stop().await;
+        None
+    };
+    for (expected, mut generation) in running {
+        let id = generation.started.request_id.clone();
+        // Some of it was read already; all of it is in the events.
+        while generation.events.next().await.is_some() {}
+        let kinds: Vec<_> = events.of(&id).into_iter().map(|event| event.kind).collect();
+        match kinds.last().expect("events") {
+            Lifecycle::Finished { .. } => assert_eq!(events.text(&id), expected, "seed {seed}"),
+            Lifecycle::Aborted(error) => assert!(
+                matches!(error.code, ErrorCode::Cancelled | ErrorCode::EngineFailed | ErrorCode::StageLost),
+                "seed {seed}: {error:?}"
+            ),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    if let Some(chain) = chain {
+        chain.quiet().await;
+        chain.stop().await;
+    }
+    eventually("all ended", || events.unended() == 0).await;
+    events.check();
+    assert_eq!((loader.violations(), loader.open_sessions()), (Vec::new(), 0), "seed {seed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_every_journal_ends_once_and_no_lane_is_lost() {
+    for seed in 0..150 {
+        let patience = std::time::Duration::from_secs(30);
+        tokio::time::timeout(patience, anything_goes(seed)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
+    }
 }

@@ -312,3 +312,17 @@ async fn exact_is_insisted_on() {
     assert!(error.message.contains("--exact"), "{error}");
     eventually("hosts dropped", || world.hosts.held() == 0).await;
 }
+
+/// On one thread, so that all hosts have answered before the owner hears that the first of them refuses.
+#[tokio::test]
+async fn hosts_that_open_after_another_refused_are_let_go() {
+    let world = World::new().await;
+    world.served("x").await;
+    world.hosts.refuse(Some(NodeId([1; 32])));
+    world.hosts.of_epoch(1)[1].vanish();
+    eventually("another attempt", || world.listed("x").is_some_and(|lost| lost.epoch == 2)).await;
+    eventually("hosts dropped", || world.hosts.held() == 0).await;
+    world.hosts.refuse(None);
+    eventually("ready again", || world.is_ready("x")).await;
+    assert_eq!((world.listed("x").map(|ready| ready.epoch), world.hosts.held()), (Some(3), 3));
+}

@@ -170,7 +170,8 @@ impl ScriptedEngine {
         self.layers.end == self.total_layers
     }
 
-    fn check(&self, batch: &Batch) -> Result<(), String> {
+    /// Of a session that is over, rows may be missing: those of an earlier batch were skipped.
+    fn check(&self, batch: &Batch, cancelled: &dyn Fn(LaneId, SessionId) -> bool) -> Result<(), String> {
         if batch.spans.is_empty() || batch.spans.iter().any(|span| span.rows() == 0) {
             return Err("an empty batch or span".to_owned());
         }
@@ -181,7 +182,8 @@ impl ScriptedEngine {
         if batch.activations.len() != values {
             return Err(format!("{} activations instead of {values}", batch.activations.len()));
         }
-        batch.spans.iter().try_for_each(|span| self.check_span(span))
+        let mut live = batch.spans.iter().filter(|span| !cancelled(span.lane, span.session));
+        live.try_for_each(|span| self.check_span(span))
     }
 
     fn check_span(&self, span: &RowSpan) -> Result<(), String> {
@@ -262,7 +264,7 @@ impl StageEngine for ScriptedEngine {
         batch: &Batch,
         cancelled: &dyn Fn(LaneId, SessionId) -> bool,
     ) -> Result<BatchOutput, EngineError> {
-        self.check(batch).map_err(|what| self.broken(what))?;
+        self.check(batch, cancelled).map_err(|what| self.broken(what))?;
         let input = self.input(batch).ok_or_else(|| self.broken("activations of another model".to_owned()))?;
         let script = lock(&self.loader.shared.script).clone();
         let call = Call { first_layer: self.layers.start, layers: self.total_layers, batch };
