@@ -7,6 +7,12 @@ fn main() {
     println!("cargo:rerun-if-changed={}", lock.display());
     let text = fs::read_to_string(lock).unwrap_or_default();
     let mut lines = text.lines().skip_while(|line| *line != "name = \"llama-cpp-sys-2\"");
-    let version = lines.nth(1).and_then(|line| line.strip_prefix("version = ")).unwrap_or("unknown");
-    println!("cargo:rustc-env=MESH_LLAMA_VERSION=llama-cpp-sys-2 {}", version.trim_matches('"'));
+    let version = lines
+        .nth(1)
+        .and_then(|line| line.strip_prefix("version = "))
+        .unwrap_or("unknown");
+    println!(
+        "cargo:rustc-env=MESH_LLAMA_VERSION=llama-cpp-sys-2 {}",
+        version.trim_matches('"')
+    );
 }

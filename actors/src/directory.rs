@@ -41,8 +41,15 @@ struct Shared {
 impl Default for Directory {
     fn default() -> Self {
         let (own, _) = watch::channel(DeploymentList::default());
-        let shared = Shared { own, peers: Mutex::default(), seen: Mutex::default(), seen_changed: Notify::new() };
-        Self { shared: Arc::new(shared) }
+        let shared = Shared {
+            own,
+            peers: Mutex::default(),
+            seen: Mutex::default(),
+            seen_changed: Notify::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 }
 
@@ -108,7 +115,11 @@ impl Directory {
     /// An owner's stream has ended.
     pub fn peer_lost(&self, owner: NodeId) {
         if let Some(list) = lock(&self.shared.peers).get_mut(&owner) {
-            for deployment in list.deployments.iter_mut().filter_map(|route| route.deployment.as_mut()) {
+            for deployment in list
+                .deployments
+                .iter_mut()
+                .filter_map(|route| route.deployment.as_mut())
+            {
                 deployment.ready = false;
                 deployment.phase = DeploymentPhase::Lost.into();
                 deployment.reason = format!("its owner {} cannot be reached", deployment.owner);
@@ -124,14 +135,20 @@ impl Directory {
     /// Everything known, own ones first.
     pub fn all(&self) -> Vec<DeploymentRoute> {
         let mut all = self.shared.own.borrow().deployments.clone();
-        all.extend(lock(&self.shared.peers).values().flat_map(|list| list.deployments.iter().cloned()));
+        all.extend(
+            lock(&self.shared.peers)
+                .values()
+                .flat_map(|list| list.deployments.iter().cloned()),
+        );
         all
     }
 
     /// The deployment of this name; a ready one before one that is not.
     pub fn find(&self, name: &str) -> Option<DeploymentRoute> {
         let mut named: Vec<_> = self.all().into_iter().filter(|route| name_of(route) == name).collect();
-        let ready = named.iter().position(|route| deployment_of(route).is_some_and(|deployment| deployment.ready));
+        let ready = named
+            .iter()
+            .position(|route| deployment_of(route).is_some_and(|deployment| deployment.ready));
         (!named.is_empty()).then(|| named.swap_remove(ready.unwrap_or(0)))
     }
 
@@ -156,16 +173,34 @@ mod tests {
     use super::*;
 
     fn route(name: &str, ready: bool) -> DeploymentRoute {
-        let deployment = Deployment { name: name.to_owned(), ready, ..Deployment::default() };
-        DeploymentRoute { deployment: Some(deployment), head: String::new() }
+        let deployment = Deployment {
+            name: name.to_owned(),
+            ready,
+            ..Deployment::default()
+        };
+        DeploymentRoute {
+            deployment: Some(deployment),
+            head: String::new(),
+        }
     }
 
     #[test]
     fn a_lost_owner_makes_its_deployments_not_ready_at_once() {
         let directory = Directory::default();
         let owner = NodeId([1; 32]);
-        directory.peer_list(owner, DeploymentList { version: 1, deployments: vec![route("x", true)] });
-        assert!(directory.find("x").and_then(|route| route.deployment).is_some_and(|deployment| deployment.ready));
+        directory.peer_list(
+            owner,
+            DeploymentList {
+                version: 1,
+                deployments: vec![route("x", true)],
+            },
+        );
+        assert!(
+            directory
+                .find("x")
+                .and_then(|route| route.deployment)
+                .is_some_and(|deployment| deployment.ready)
+        );
         directory.peer_lost(owner);
         let lost = directory.find("x").and_then(|route| route.deployment).unwrap();
         assert!(!lost.ready && lost.reason.contains("owner"));

@@ -42,7 +42,10 @@ impl RootHandle {
 
     /// Says what a child is, so that its failure follows the right policy.
     pub fn adopt(&self, child: &ActorCell, kind: ActorKind) {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner).insert(child.get_id(), kind);
+        self.kinds
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(child.get_id(), kind);
     }
 
     /// Stops what is left and the root itself.
@@ -69,7 +72,12 @@ impl Actor for RootActor {
         event: SupervisionEvent,
         (kinds, end_node): &mut Self::State,
     ) -> Result<(), ActorProcessingErr> {
-        let forget = |child: &ActorCell| kinds.lock().unwrap_or_else(PoisonError::into_inner).remove(&child.get_id());
+        let forget = |child: &ActorCell| {
+            kinds
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .remove(&child.get_id())
+        };
         match event {
             SupervisionEvent::ActorTerminated(child, ..) => drop(forget(&child)),
             SupervisionEvent::ActorFailed(child, error) => {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use mesh_actors::{
     ports::{events::Lifecycle, inference::Generation},
-    scripted::{
-        Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, model, read_all,
-    },
+    scripted::{Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, model, read_all},
 };
 use mesh_proto::{ErrorCode, MeshError, v1::GenerateRequest, wire::host_event};
 
@@ -23,7 +21,11 @@ fn prompt(index: usize) -> GenerateRequest {
 }
 
 async fn break_down(fault: Fault, round: u32) {
-    let chain = Chain::start(ChainOptions { lanes: 2, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        lanes: 2,
+        ..ChainOptions::default()
+    })
+    .await;
     let calls = std::sync::atomic::AtomicU32::new(0);
     let (at, verdict) = match fault {
         Fault::Break(stage) => (Some(stage * 2), Verdict::Break),
@@ -36,7 +38,8 @@ async fn break_down(fault: Fault, round: u32) {
         if call.is_first() && at.is_none() {
             held.pass();
         }
-        let strikes = Some(call.first_layer) == at && calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == round * 3;
+        let strikes =
+            Some(call.first_layer) == at && calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == round * 3;
         if strikes { verdict.clone() } else { Verdict::Compute }
     });
     if at.is_none() {
@@ -73,7 +76,10 @@ async fn break_down(fault: Fault, round: u32) {
         }
     }
     let refused = head.generate(prompt(1)).await.expect_err("over");
-    assert!(matches!(refused.code, ErrorCode::StageLost | ErrorCode::NotReady), "{refused:?}");
+    assert!(
+        matches!(refused.code, ErrorCode::StageLost | ErrorCode::NotReady),
+        "{refused:?}"
+    );
     eventually("all ended", || events.unended() == 0).await;
     events.check();
     assert_eq!(loader.open_sessions(), 0);
@@ -93,11 +99,20 @@ async fn losing_a_stage_or_a_link_ends_every_request_once_with_stage_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_end_new_requests_are_refused_with_the_reason() {
-    let chain = Chain::start(ChainOptions { lanes: 1, ..ChainOptions::default() }).await;
-    chain.head.end(MeshError::new(ErrorCode::StageLost, "the epoch is over"));
+    let chain = Chain::start(ChainOptions {
+        lanes: 1,
+        ..ChainOptions::default()
+    })
+    .await;
+    chain
+        .head
+        .end(MeshError::new(ErrorCode::StageLost, "the epoch is over"));
     for _ in 0..100 {
         let refused = chain.generate(prompt(0)).await.expect_err("over");
-        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::StageLost, "the epoch is over"));
+        assert_eq!(
+            (refused.code, refused.message.as_str()),
+            (ErrorCode::StageLost, "the epoch is over")
+        );
     }
     chain.quiet().await;
     chain.stop().await;
@@ -108,7 +123,14 @@ async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_ful
     let gate = Arc::new(Gate::closed());
     let held = gate.clone();
     let vocabulary = mesh_actors::scripted::ScriptedVocabulary::default().on_tokenize(move |_| held.pass());
-    let chain = Arc::new(Chain::start(ChainOptions { lanes: 1, vocabulary, ..ChainOptions::default() }).await);
+    let chain = Arc::new(
+        Chain::start(ChainOptions {
+            lanes: 1,
+            vocabulary,
+            ..ChainOptions::default()
+        })
+        .await,
+    );
     let preparing = tokio::spawn({
         let chain = chain.clone();
         async move { chain.generate(prompt(0)).await.map(drop) }
@@ -118,11 +140,20 @@ async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_ful
         let head = chain.head.clone();
         async move { head.finish(MeshError::new(ErrorCode::StageLost, "stopped")).await }
     });
-    assert_eq!(preparing.await.expect("joined").expect_err("ended").code, ErrorCode::StageLost);
-    assert_eq!(chain.generate(prompt(0)).await.expect_err("ending").code, ErrorCode::StageLost);
+    assert_eq!(
+        preparing.await.expect("joined").expect_err("ended").code,
+        ErrorCode::StageLost
+    );
+    assert_eq!(
+        chain.generate(prompt(0)).await.expect_err("ending").code,
+        ErrorCode::StageLost
+    );
     gate.open();
     finishing.await.expect("finished");
-    assert_eq!(chain.generate(prompt(0)).await.expect_err("ended").code, ErrorCode::StageLost);
+    assert_eq!(
+        chain.generate(prompt(0)).await.expect_err("ended").code,
+        ErrorCode::StageLost
+    );
     eventually("all ended", || chain.events.unended() == 0).await;
     chain.check();
 }
@@ -130,7 +161,11 @@ async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_ful
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_under_load_frees_everything_at_once() {
     for lanes in [1, 4] {
-        let chain = Chain::start(ChainOptions { lanes, ..ChainOptions::default() }).await;
+        let chain = Chain::start(ChainOptions {
+            lanes,
+            ..ChainOptions::default()
+        })
+        .await;
         let mut generations = Vec::new();
         for index in 0..12 {
             generations.push(chain.generate(prompt(index)).await.expect("admitted"));
@@ -149,7 +184,11 @@ async fn stopping_under_load_frees_everything_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_runs_when_the_host_stops_is_waited_for() {
-    let chain = Chain::start(ChainOptions { stages: 1, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        stages: 1,
+        ..ChainOptions::default()
+    })
+    .await;
     let gate = Arc::new(Gate::closed());
     let held = gate.clone();
     chain.loader.script(move |_: &Call<'_>| {
@@ -160,7 +199,10 @@ async fn a_call_that_runs_when_the_host_stops_is_waited_for() {
     gate.reached(1).await;
     let stopping = tokio::spawn(chain.stop());
     // The client does not wait for the engine.
-    assert_eq!(read_all(&mut generation.events).await.1.expect_err("stopped").code, ErrorCode::StageLost);
+    assert_eq!(
+        read_all(&mut generation.events).await.1.expect_err("stopped").code,
+        ErrorCode::StageLost
+    );
     assert!(!stopping.is_finished());
     gate.open();
     stopping.await.expect("stopped");
@@ -205,7 +247,9 @@ async fn anything_goes(seed: u64) {
     chain.loader.script(move |call: &Call<'_>| {
         let mut random = script.lock().expect("no panic");
         match random.below(30 + failing) {
-            0 => Verdict::FailLanes(vec![call.batch.spans[random.below(call.batch.spans.len() as u64) as usize].lane]),
+            0 => Verdict::FailLanes(vec![
+                call.batch.spans[random.below(call.batch.spans.len() as u64) as usize].lane,
+            ]),
             _ => Verdict::Compute,
         }
     });
@@ -214,7 +258,11 @@ async fn anything_goes(seed: u64) {
         let at = random.below(running.len().max(1) as u64) as usize;
         match random.below(8) {
             0..3 => {
-                let request = generate_text(&"p".repeat(1 + random.below(70) as usize), step, 1 + random.below(60) as u32);
+                let request = generate_text(
+                    &"p".repeat(1 + random.below(70) as usize),
+                    step,
+                    1 + random.below(60) as u32,
+                );
                 match chain.generate(request.clone()).await {
                     Ok(generation) => running.push((chain.expected(&request).text, generation)),
                     Err(error) => assert_eq!(error.code, ErrorCode::ContextLengthExceeded),
@@ -222,7 +270,9 @@ async fn anything_goes(seed: u64) {
             }
             3 | 4 if at < running.len() => drop(running[at].1.events.next().await),
             5 if at < running.len() => drop(running.swap_remove(at)),
-            6 if at < running.len() => chain.head.cancel(running[at].1.started.request_id.parse().expect("an id")),
+            6 if at < running.len() => chain
+                .head
+                .cancel(running[at].1.started.request_id.parse().expect("an id")),
             _ => tokio::task::yield_now().await,
         }
     }
@@ -251,7 +301,10 @@ async fn anything_goes(seed: u64) {
         match kinds.last().expect("events") {
             Lifecycle::Finished { .. } => assert_eq!(events.text(&id), expected, "seed {seed}"),
             Lifecycle::Aborted(error) => assert!(
-                matches!(error.code, ErrorCode::Cancelled | ErrorCode::EngineFailed | ErrorCode::StageLost),
+                matches!(
+                    error.code,
+                    ErrorCode::Cancelled | ErrorCode::EngineFailed | ErrorCode::StageLost
+                ),
                 "seed {seed}: {error:?}"
             ),
             other => panic!("seed {seed}: {other:?}"),
@@ -263,13 +316,19 @@ async fn anything_goes(seed: u64) {
     }
     eventually("all ended", || events.unended() == 0).await;
     events.check();
-    assert_eq!((loader.violations(), loader.open_sessions()), (Vec::new(), 0), "seed {seed}");
+    assert_eq!(
+        (loader.violations(), loader.open_sessions()),
+        (Vec::new(), 0),
+        "seed {seed}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_happens_every_journal_ends_once_and_no_lane_is_lost() {
     for seed in 0..150 {
         let patience = std::time::Duration::from_secs(30);
-        tokio::time::timeout(patience, anything_goes(seed)).await.unwrap_or_else(|_| panic!("seed {seed} hangs"));
+        tokio::time::timeout(patience, anything_goes(seed))
+            .await
+            .unwrap_or_else(|_| panic!("seed {seed} hangs"));
     }
 }

@@ -38,7 +38,13 @@ impl World {
             directory: directory.clone(),
             root: RootHandle::spawn(CancellationToken::new()).await.expect("root"),
         };
-        Self { owner: Owner::new(Arc::new(environment)), store, hosts, directory, members }
+        Self {
+            owner: Owner::new(Arc::new(environment)),
+            store,
+            hosts,
+            directory,
+            members,
+        }
     }
 
     fn listed(&self, name: &str) -> Option<Deployment> {
@@ -61,7 +67,12 @@ impl World {
 }
 
 fn serve(name: &str) -> ServeRequest {
-    ServeRequest { model: "m".to_owned(), name: name.to_owned(), stages: "3".to_owned(), ..ServeRequest::default() }
+    ServeRequest {
+        model: "m".to_owned(),
+        name: name.to_owned(),
+        stages: "3".to_owned(),
+        ..ServeRequest::default()
+    }
 }
 
 /// The one answer; the stream ends behind it.
@@ -75,7 +86,9 @@ async fn answer(stream: &mut ServeStream) -> Result<Deployment, MeshError> {
             },
         }
     };
-    let end = tokio::time::timeout(Duration::from_secs(10), stream.recv()).await.expect("the end of the stream");
+    let end = tokio::time::timeout(Duration::from_secs(10), stream.recv())
+        .await
+        .expect("the end of the stream");
     assert_eq!(end, None, "one answer");
     answer
 }
@@ -104,7 +117,9 @@ async fn ready_only_after_every_stage_said_so() {
         assert!(matches!(command(stage).await, host_command::Command::Connect(_)));
     }
     assert!(world.listed("x").is_none());
-    stages.iter().for_each(|stage| stage.say(host_event::Event::Connected(HostConnected {})));
+    stages
+        .iter()
+        .for_each(|stage| stage.say(host_event::Event::Connected(HostConnected {})));
     assert!(matches!(command(&stages[0]).await, host_command::Command::Activate(_)));
     assert!(world.listed("x").is_none());
     stages[0].say(host_event::Event::Activated(HostActivated {}));
@@ -124,10 +139,16 @@ async fn a_host_that_fails_while_loading_ends_serve_with_its_error_and_leaves_no
         let stages = world.hosts.opened()[3 * at..].to_vec();
         stages[at].failed("no memory");
         let error = answer(&mut stream).await.expect_err("failed");
-        assert_eq!((error.code, error.message.as_str()), (ErrorCode::EngineFailed, "no memory"));
+        assert_eq!(
+            (error.code, error.message.as_str()),
+            (ErrorCode::EngineFailed, "no memory")
+        );
         assert!(world.listed("x").is_none());
         eventually("hosts dropped", || world.hosts.held() == 0).await;
-        eventually("the name", || futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())).await;
+        eventually("the name", || {
+            futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())
+        })
+        .await;
     }
     world.hosts.automatic();
     world.served("x").await;
@@ -138,24 +159,45 @@ async fn a_node_that_refuses_ends_serve() {
     let world = World::new().await;
     world.hosts.refuse(Some(NodeId([2; 32])));
     let mut stream = world.owner.serve(serve("x")).await.expect("taken");
-    assert_eq!(answer(&mut stream).await.expect_err("refused").code, ErrorCode::Unreachable);
+    assert_eq!(
+        answer(&mut stream).await.expect_err("refused").code,
+        ErrorCode::Unreachable
+    );
     eventually("hosts dropped", || world.hosts.held() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_prepared_ends_serve_with_the_reason() {
     let world = World::new().await;
-    let missing = ServeRequest { model: "missing".to_owned(), ..serve("x") };
-    assert_eq!(world.owner.serve(missing).await.expect_err("missing").code, ErrorCode::ModelInvalid);
+    let missing = ServeRequest {
+        model: "missing".to_owned(),
+        ..serve("x")
+    };
+    assert_eq!(
+        world.owner.serve(missing).await.expect_err("missing").code,
+        ErrorCode::ModelInvalid
+    );
     for request in [
-        ServeRequest { model: "uncuttable".to_owned(), ..serve("x") },
-        ServeRequest { stages: "7".to_owned(), ..serve("x") },
-        ServeRequest { stages: "a:0-5,b:6-12".to_owned(), ..serve("x") },
+        ServeRequest {
+            model: "uncuttable".to_owned(),
+            ..serve("x")
+        },
+        ServeRequest {
+            stages: "7".to_owned(),
+            ..serve("x")
+        },
+        ServeRequest {
+            stages: "a:0-5,b:6-12".to_owned(),
+            ..serve("x")
+        },
     ] {
         let mut stream = world.owner.serve(request).await.expect("taken");
         answer(&mut stream).await.expect_err("cannot be prepared");
         assert!(world.listed("x").is_none());
-        eventually("the name", || futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())).await;
+        eventually("the name", || {
+            futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())
+        })
+        .await;
     }
     world.served("x").await;
 }
@@ -164,11 +206,21 @@ async fn what_cannot_be_prepared_ends_serve_with_the_reason() {
 async fn dropping_the_stream_gives_up_wherever_it_is() {
     let world = World::new().await;
     // While cutting.
-    let stream = world.owner.serve(ServeRequest { model: "slow".to_owned(), ..serve("x") }).await.expect("taken");
+    let stream = world
+        .owner
+        .serve(ServeRequest {
+            model: "slow".to_owned(),
+            ..serve("x")
+        })
+        .await
+        .expect("taken");
     eventually("cutting", || world.store.cutting() == 1).await;
     drop(stream);
     eventually("cutting given up", || world.store.cutting() == 0).await;
-    eventually("the name", || futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())).await;
+    eventually("the name", || {
+        futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())
+    })
+    .await;
     // While loading.
     world.hosts.manual();
     let stream = world.owner.serve(serve("x")).await.expect("the name is free");
@@ -177,7 +229,10 @@ async fn dropping_the_stream_gives_up_wherever_it_is() {
     eventually("hosts dropped", || world.hosts.held() == 0).await;
     assert!(world.listed("x").is_none());
     world.hosts.automatic();
-    eventually("the name", || futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())).await;
+    eventually("the name", || {
+        futures::FutureExt::now_or_never(world.owner.stop("x")).is_some_and(|end| end.is_err())
+    })
+    .await;
     // After it was ready, it stays.
     world.served("x").await;
     assert!(world.is_ready("x") && world.hosts.held() == 3);
@@ -187,7 +242,14 @@ async fn dropping_the_stream_gives_up_wherever_it_is() {
 async fn a_lost_stage_is_not_ready_at_once_and_arranged_anew_when_its_node_is_up() {
     let world = World::new().await;
     world.served("x").await;
-    let others = [member(1, "a"), Node { state: NodeState::Down.into(), ..member(2, "b") }, member(3, "c")];
+    let others = [
+        member(1, "a"),
+        Node {
+            state: NodeState::Down.into(),
+            ..member(2, "b")
+        },
+        member(3, "c"),
+    ];
     world.members.send_replace(others.to_vec());
     world.hosts.of_epoch(1)[1].vanish();
     eventually("not ready", || !world.is_ready("x")).await;
@@ -197,9 +259,18 @@ async fn a_lost_stage_is_not_ready_at_once_and_arranged_anew_when_its_node_is_up
     eventually("hosts dropped", || world.hosts.held() == 0).await;
     // Its node is back, but the first attempt fails at once, while other hosts are still being opened.
     world.hosts.refuse(Some(NodeId([2; 32])));
-    world.members.send_replace(vec![member(1, "a"), member(2, "b"), member(3, "c")]);
-    eventually("another attempt", || world.listed("x").is_some_and(|lost| lost.epoch == 2)).await;
-    assert!(world.listed("x").is_some_and(|lost| lost.reason.contains("does not answer")));
+    world
+        .members
+        .send_replace(vec![member(1, "a"), member(2, "b"), member(3, "c")]);
+    eventually("another attempt", || {
+        world.listed("x").is_some_and(|lost| lost.epoch == 2)
+    })
+    .await;
+    assert!(
+        world
+            .listed("x")
+            .is_some_and(|lost| lost.reason.contains("does not answer"))
+    );
     world.hosts.refuse(None);
     eventually("ready again", || world.is_ready("x")).await;
     assert_eq!(world.listed("x").map(|ready| ready.epoch), Some(3));
@@ -226,7 +297,10 @@ async fn stop_removes_whatever_the_deployment_is_doing() {
         }
     }
     world.owner.stop("x").await.expect("stopped");
-    assert_eq!(answer(&mut stream).await.expect_err("stopped").code, ErrorCode::Cancelled);
+    assert_eq!(
+        answer(&mut stream).await.expect_err("stopped").code,
+        ErrorCode::Cancelled
+    );
     eventually("hosts dropped", || world.hosts.held() == 0).await;
     // Lost.
     world.hosts.automatic();
@@ -290,12 +364,19 @@ async fn a_name_belongs_to_one_deployment_also_when_two_serves_race() {
         };
         assert_eq!(lost.code, ErrorCode::Conflict);
         answer(&mut won).await.expect("ready");
-        assert_eq!(world.owner.serve(serve("x")).await.expect_err("taken").code, ErrorCode::Conflict);
+        assert_eq!(
+            world.owner.serve(serve("x")).await.expect_err("taken").code,
+            ErrorCode::Conflict
+        );
         world.owner.stop("x").await.expect("stopped");
     }
     for name in ["a\nb", "", &"x".repeat(200)] {
         let end = world.owner.serve(serve(name)).await;
-        assert_eq!(end.is_ok(), name.is_empty(), "{name:?}: the model's own name when none is given");
+        assert_eq!(
+            end.is_ok(),
+            name.is_empty(),
+            "{name:?}: the model's own name when none is given"
+        );
     }
 }
 
@@ -303,10 +384,20 @@ async fn a_name_belongs_to_one_deployment_also_when_two_serves_race() {
 async fn exact_is_insisted_on() {
     let world = World::new().await;
     world.hosts.manual();
-    let mut stream = world.owner.serve(ServeRequest { exact: true, ..serve("x") }).await.expect("taken");
+    let mut stream = world
+        .owner
+        .serve(ServeRequest {
+            exact: true,
+            ..serve("x")
+        })
+        .await
+        .expect("taken");
     let stages = world.opened(1, 3).await;
     for (stage, exact) in stages.iter().zip([true, false, true]) {
-        stage.say(host_event::Event::Loaded(HostLoaded { exact, ..HostLoaded::default() }));
+        stage.say(host_event::Event::Loaded(HostLoaded {
+            exact,
+            ..HostLoaded::default()
+        }));
     }
     let error = answer(&mut stream).await.expect_err("not exact");
     assert!(error.message.contains("--exact"), "{error}");
@@ -320,9 +411,15 @@ async fn hosts_that_open_after_another_refused_are_let_go() {
     world.served("x").await;
     world.hosts.refuse(Some(NodeId([1; 32])));
     world.hosts.of_epoch(1)[1].vanish();
-    eventually("another attempt", || world.listed("x").is_some_and(|lost| lost.epoch == 2)).await;
+    eventually("another attempt", || {
+        world.listed("x").is_some_and(|lost| lost.epoch == 2)
+    })
+    .await;
     eventually("hosts dropped", || world.hosts.held() == 0).await;
     world.hosts.refuse(None);
     eventually("ready again", || world.is_ready("x")).await;
-    assert_eq!((world.listed("x").map(|ready| ready.epoch), world.hosts.held()), (Some(3), 3));
+    assert_eq!(
+        (world.listed("x").map(|ready| ready.epoch), world.hosts.held()),
+        (Some(3), 3)
+    );
 }

@@ -23,13 +23,22 @@ async fn answer(chain: &Chain, request: GenerateRequest) -> String {
 }
 
 fn prompt(index: usize) -> GenerateRequest {
-    generate_text(&format!("secret marker {index} {}", "x".repeat(7 * index)), index as u64, 60)
+    generate_text(
+        &format!("secret marker {index} {}", "x".repeat(7 * index)),
+        index as u64,
+        60,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_text_is_that_of_the_model_for_any_number_of_stages() {
     for (stages, one_node) in [(1, false), (1, true), (2, false), (3, false), (3, true)] {
-        let chain = Chain::start(ChainOptions { stages, one_node, ..ChainOptions::default() }).await;
+        let chain = Chain::start(ChainOptions {
+            stages,
+            one_node,
+            ..ChainOptions::default()
+        })
+        .await;
         for index in 0..6 {
             let request = prompt(index);
             let expected = chain.expected(&request);
@@ -38,11 +47,22 @@ async fn the_text_is_that_of_the_model_for_any_number_of_stages() {
             let end = end.expect("finished");
             assert_eq!(text, expected.text);
             assert_eq!(end.completion_tokens as usize, expected.tokens.len());
-            let reason = if expected.stopped { FinishReason::Stop } else { FinishReason::Length };
+            let reason = if expected.stopped {
+                FinishReason::Stop
+            } else {
+                FinishReason::Length
+            };
             assert_eq!(end.reason, reason as i32);
-            let kinds: Vec<_> =
-                chain.events.of(&generation.started.request_id).into_iter().map(|event| event.kind).collect();
-            assert!(matches!(kinds[..3], [Lifecycle::Queued, Lifecycle::Started { .. }, Lifecycle::Prefilled]));
+            let kinds: Vec<_> = chain
+                .events
+                .of(&generation.started.request_id)
+                .into_iter()
+                .map(|event| event.kind)
+                .collect();
+            assert!(matches!(
+                kinds[..3],
+                [Lifecycle::Queued, Lifecycle::Started { .. }, Lifecycle::Prefilled]
+            ));
         }
         chain.quiet().await;
         chain.stop().await;
@@ -52,7 +72,13 @@ async fn the_text_is_that_of_the_model_for_any_number_of_stages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_at_once_and_three_of_them_cancelled_leave_the_others_as_they_are_alone() {
     for round in 0..12usize {
-        let chain = Arc::new(Chain::start(ChainOptions { lanes: 3, ..ChainOptions::default() }).await);
+        let chain = Arc::new(
+            Chain::start(ChainOptions {
+                lanes: 3,
+                ..ChainOptions::default()
+            })
+            .await,
+        );
         let requests = (0..8).map(|index| {
             let chain = chain.clone();
             tokio::spawn(async move {
@@ -89,9 +115,18 @@ async fn a_request_can_be_cancelled_while_it_is_prepared() {
             held.pass();
         }
     });
-    let chain = Arc::new(Chain::start(ChainOptions { vocabulary, ..ChainOptions::default() }).await);
+    let chain = Arc::new(
+        Chain::start(ChainOptions {
+            vocabulary,
+            ..ChainOptions::default()
+        })
+        .await,
+    );
     let id = mesh_proto::RequestId::random();
-    let request = GenerateRequest { request_id: id.to_string(), ..generate_text("slow", 1, 5) };
+    let request = GenerateRequest {
+        request_id: id.to_string(),
+        ..generate_text("slow", 1, 5)
+    };
     let asking = tokio::spawn({
         let chain = chain.clone();
         async move { chain.generate(request).await.map(drop) }
@@ -110,14 +145,27 @@ async fn a_request_can_be_cancelled_while_it_is_prepared() {
     let _ = gone.await;
     gate.open();
     chain.quiet().await;
-    let ends: Vec<_> = chain.events.by_request().into_values().filter_map(|events| events.last().cloned()).collect();
+    let ends: Vec<_> = chain
+        .events
+        .by_request()
+        .into_values()
+        .filter_map(|events| events.last().cloned())
+        .collect();
     assert_eq!(ends.len(), 2);
-    assert!(ends.iter().all(|end| matches!(end.kind, Lifecycle::Rejected(_) | Lifecycle::Aborted(_))), "{ends:?}");
+    assert!(
+        ends.iter()
+            .all(|end| matches!(end.kind, Lifecycle::Rejected(_) | Lifecycle::Aborted(_))),
+        "{ends:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
-    let chain = Chain::start(ChainOptions { lanes: 1, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        lanes: 1,
+        ..ChainOptions::default()
+    })
+    .await;
     let gate = Arc::new(Gate::closed());
     let held = gate.clone();
     chain.loader.script(move |call: &Call<'_>| {
@@ -126,7 +174,10 @@ async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
         }
         Verdict::Compute
     });
-    let prefilling = chain.generate(generate_text(&"p".repeat(100), 1, 5)).await.expect("admitted");
+    let prefilling = chain
+        .generate(generate_text(&"p".repeat(100), 1, 5))
+        .await
+        .expect("admitted");
     gate.reached(1).await;
     let waiting = chain.generate(generate_text("waits", 2, 5)).await.expect("admitted");
     let next = generate_text("next", 3, 5);
@@ -143,7 +194,9 @@ async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
     assert_eq!(text, chain.expected(&next).text);
     chain.quiet().await;
     let aborted = chain.events.by_request().into_values().filter(|events| {
-        events.last().is_some_and(|event| matches!(&event.kind, Lifecycle::Aborted(error) if error.code == ErrorCode::Cancelled))
+        events
+            .last()
+            .is_some_and(|event| matches!(&event.kind, Lifecycle::Aborted(error) if error.code == ErrorCode::Cancelled))
     });
     assert_eq!(aborted.count(), 2);
     chain.stop().await;
@@ -151,7 +204,12 @@ async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_be_cancelled_at_its_last_token() {
-    let chain = Chain::start(ChainOptions { stages: 2, lanes: 1, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        stages: 2,
+        lanes: 1,
+        ..ChainOptions::default()
+    })
+    .await;
     let request = (0..200)
         .map(|seed| generate_text("last", seed, 4))
         .find(|request| chain.expected(request).tokens.len() == 4)
@@ -180,7 +238,12 @@ async fn a_request_can_be_cancelled_at_its_last_token() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_more_than_may_wait_is_refused_and_lanes_are_reused() {
-    let chain = Chain::start(ChainOptions { stages: 2, lanes: 2, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        stages: 2,
+        lanes: 2,
+        ..ChainOptions::default()
+    })
+    .await;
     let gate = Arc::new(Gate::closed());
     let held = gate.clone();
     chain.loader.script(move |_: &Call<'_>| {
@@ -193,7 +256,10 @@ async fn one_more_than_may_wait_is_refused_and_lanes_are_reused() {
     }
     let refused = chain.generate(prompt(1)).await.expect_err("refused");
     assert_eq!(refused.code, ErrorCode::QueueFull);
-    eventually("the figures", || (chain.head.lanes().used, chain.head.lanes().waiting) == (2, 64)).await;
+    eventually("the figures", || {
+        (chain.head.lanes().used, chain.head.lanes().waiting) == (2, 64)
+    })
+    .await;
     gate.open();
     for (index, mut generation) in admitted {
         let (text, end) = read_all(&mut generation.events).await;
@@ -222,7 +288,12 @@ async fn a_lane_that_fails_in_the_middle_ends_only_its_request() {
             if let Some(span) = span {
                 failing.get_or_insert(span.session);
             }
-            let lanes = call.batch.spans.iter().filter(|span| Some(span.session) == *failing).map(|span| span.lane);
+            let lanes = call
+                .batch
+                .spans
+                .iter()
+                .filter(|span| Some(span.session) == *failing)
+                .map(|span| span.lane);
             Verdict::FailLanes(lanes.collect())
         });
         let good = prompt(2);
@@ -265,7 +336,12 @@ async fn a_panic_in_a_request_ends_it_and_frees_its_lane() {
     let vocabulary = ScriptedVocabulary::default().on_piece(move |_| {
         assert!(count.fetch_add(1, Ordering::SeqCst) != 3, "the fourth piece panics");
     });
-    let chain = Chain::start(ChainOptions { lanes: 1, vocabulary, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        lanes: 1,
+        vocabulary,
+        ..ChainOptions::default()
+    })
+    .await;
     let mut unlucky = chain.generate(prompt(1)).await.expect("admitted");
     let next = chain.generate(prompt(2)).await.expect("admitted");
     let (_, end) = read_all(&mut unlucky.events).await;
@@ -279,7 +355,11 @@ async fn a_panic_in_a_request_ends_it_and_frees_its_lane() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_in_the_tokenizer_refuses_the_request() {
     let vocabulary = ScriptedVocabulary::default().on_tokenize(|text| assert!(text != "boom", "the tokenizer panics"));
-    let chain = Chain::start(ChainOptions { vocabulary, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        vocabulary,
+        ..ChainOptions::default()
+    })
+    .await;
     let refused = chain.generate(generate_text("boom", 1, 5)).await.expect_err("refused");
     assert_eq!(refused.code, ErrorCode::Internal);
     assert_eq!(answer(&chain, prompt(1)).await, chain.expected(&prompt(1)).text);
@@ -292,11 +372,19 @@ async fn a_cancelled_request_keeps_its_place_while_it_is_tokenized() {
     let gate = Arc::new(Gate::closed());
     let held = gate.clone();
     let vocabulary = ScriptedVocabulary::default().on_tokenize(move |_| held.pass());
-    let chain = Chain::start(ChainOptions { lanes: 1, vocabulary, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        lanes: 1,
+        vocabulary,
+        ..ChainOptions::default()
+    })
+    .await;
     let mut refused = 0;
     for _ in 0..70 {
         let id = mesh_proto::RequestId::random();
-        let request = GenerateRequest { request_id: id.to_string(), ..prompt(0) };
+        let request = GenerateRequest {
+            request_id: id.to_string(),
+            ..prompt(0)
+        };
         let mut asking = Box::pin(chain.generate(request));
         // It was cast to the head when the future was polled first; so is the cancellation, after it.
         let first = futures::poll!(asking.as_mut());
@@ -315,12 +403,20 @@ async fn a_cancelled_request_keeps_its_place_while_it_is_tokenized() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_does_not_slow_decoding() {
-    let chain = Chain::start(ChainOptions { lanes: 1, ..ChainOptions::default() }).await;
+    let chain = Chain::start(ChainOptions {
+        lanes: 1,
+        ..ChainOptions::default()
+    })
+    .await;
     let request = prompt(2);
     let mut unread = chain.generate(request.clone()).await.expect("admitted");
     let id = unread.started.request_id.clone();
     eventually("the end", || {
-        chain.events.of(&id).last().is_some_and(|event| matches!(event.kind, Lifecycle::Finished { .. }))
+        chain
+            .events
+            .of(&id)
+            .last()
+            .is_some_and(|event| matches!(event.kind, Lifecycle::Finished { .. }))
     })
     .await;
     assert_eq!(answer(&chain, prompt(3)).await, chain.expected(&prompt(3)).text);
@@ -334,12 +430,22 @@ async fn stop_strings_are_never_shown_and_free_the_lane() {
     let chain = Chain::start(ChainOptions::default()).await;
     for index in 0..5 {
         let whole = chain.expected(&prompt(index)).text;
-        let Some((at, stop)) = whole.char_indices().nth(9).map(|(at, _)| (at, whole[at..].chars().take(3).collect::<String>()))
+        let Some((at, stop)) = whole
+            .char_indices()
+            .nth(9)
+            .map(|(at, _)| (at, whole[at..].chars().take(3).collect::<String>()))
         else {
             continue;
         };
         let cut = whole.find(&stop).unwrap_or(at);
-        let text = answer(&chain, GenerateRequest { stop: vec![stop], ..prompt(index) }).await;
+        let text = answer(
+            &chain,
+            GenerateRequest {
+                stop: vec![stop],
+                ..prompt(index)
+            },
+        )
+        .await;
         assert_eq!(text, whole[..cut]);
     }
     chain.quiet().await;
@@ -349,7 +455,13 @@ async fn stop_strings_are_never_shown_and_free_the_lane() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_requests_at_once_on_four_stages_never_lock_up() {
     for credits in 1..=4 {
-        let options = ChainOptions { stages: 4, lanes: 5, credits, chunk: 4, ..ChainOptions::default() };
+        let options = ChainOptions {
+            stages: 4,
+            lanes: 5,
+            credits,
+            chunk: 4,
+            ..ChainOptions::default()
+        };
         let chain = Arc::new(Chain::start(options).await);
         let requests = (0..64).map(|index| {
             let chain = chain.clone();

@@ -54,12 +54,19 @@ impl Administration for MeshAdministration {
     async fn create_ticket(&self) -> Result<CreateTicketResponse, MeshError> {
         if self.issuer.is_some() {
             let members = self.membership.nodes().borrow().clone();
-            let issuer = members.into_iter().find(|node| node.issuer).map(|node| node.name).unwrap_or_default();
+            let issuer = members
+                .into_iter()
+                .find(|node| node.issuer)
+                .map(|node| node.name)
+                .unwrap_or_default();
             let message = format!("tickets of this mesh come from node {issuer}; run `mesh node ticket` there");
             return Err(MeshError::new(ErrorCode::Conflict, message));
         }
         let ticket = self.tickets.issue(self.endpoint.id(), self.endpoint.addresses())?;
-        Ok(CreateTicketResponse { expires: ticket.expires(), ticket: ticket.to_string() })
+        Ok(CreateTicketResponse {
+            expires: ticket.expires(),
+            ticket: ticket.to_string(),
+        })
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, MeshError> {
@@ -104,7 +111,9 @@ impl Administration for MeshAdministration {
 impl MeshAdministration {
     async fn with_lanes(&self, route: DeploymentRoute) -> Deployment {
         let mut deployment = route.deployment.unwrap_or_default();
-        let Ok(head) = route.head.parse::<NodeId>() else { return deployment };
+        let Ok(head) = route.head.parse::<NodeId>() else {
+            return deployment;
+        };
         if !deployment.ready {
             return deployment;
         }
@@ -112,7 +121,11 @@ impl MeshAdministration {
             self.inference.registry.head(&deployment.name).map(|head| head.lanes())
         } else {
             let asked = self.peers.lanes(head, &deployment.name, deployment.epoch);
-            tokio::time::timeout(LANES_LIMIT, asked).await.ok().and_then(Result::ok).flatten()
+            tokio::time::timeout(LANES_LIMIT, asked)
+                .await
+                .ok()
+                .and_then(Result::ok)
+                .flatten()
         };
         deployment.lanes = lanes.or(deployment.lanes);
         deployment

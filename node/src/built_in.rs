@@ -1,7 +1,8 @@
 //! The built-in model: Psalm 2M, embedded in the binary.
 
 use std::{
-    fs, io::Write,
+    fs,
+    io::Write,
     path::{Path, PathBuf},
 };
 

@@ -139,18 +139,22 @@ impl NodeConfig {
         };
         // Other variables with the prefix, such as `MESH_HOME`, are not settings of a node.
         let environment = Env::prefixed(environment::PREFIX).only(environment::SETTINGS);
-        let mut figment = Figment::from(Serialized::defaults(Self { data_dir, ..Self::default() }))
-            .merge(Toml::file(file))
-            .merge(environment)
-            .merge(Serialized::defaults(&overrides));
+        let mut figment = Figment::from(Serialized::defaults(Self {
+            data_dir,
+            ..Self::default()
+        }))
+        .merge(Toml::file(file))
+        .merge(environment)
+        .merge(Serialized::defaults(&overrides));
         if overrides.no_exact {
             figment = figment.merge(("exact", false));
         }
         if overrides.insecure {
             figment = figment.merge(("insecure", true));
         }
-        let config: Self =
-            figment.extract().map_err(|error| NodeError::Config(format!("configuration: {error}; see --print-config")))?;
+        let config: Self = figment
+            .extract()
+            .map_err(|error| NodeError::Config(format!("configuration: {error}; see --print-config")))?;
         config.check()?;
         Ok(config)
     }
@@ -195,15 +199,21 @@ mod tests {
     use super::*;
 
     fn overrides(dir: &Path) -> ConfigOverrides {
-        ConfigOverrides { data_dir: Some(dir.to_owned()), ..ConfigOverrides::default() }
+        ConfigOverrides {
+            data_dir: Some(dir.to_owned()),
+            ..ConfigOverrides::default()
+        }
     }
 
     #[test]
     fn flags_win_over_the_file_and_the_file_over_defaults() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("config.toml"), "name = \"from-file\"\nthreads = 3\n").unwrap();
-        let config =
-            NodeConfig::load(ConfigOverrides { threads: Some(5), ..overrides(dir.path()) }).unwrap();
+        let config = NodeConfig::load(ConfigOverrides {
+            threads: Some(5),
+            ..overrides(dir.path())
+        })
+        .unwrap();
         assert_eq!((config.name.as_deref(), config.threads), (Some("from-file"), Some(5)));
         assert_eq!(config.http.port(), 9470);
     }
@@ -219,14 +229,20 @@ mod tests {
     #[test]
     fn listening_off_loopback_needs_a_key_or_insecure() {
         let dir = tempfile::tempdir().unwrap();
-        let open = ConfigOverrides { http: "0.0.0.0:9470".parse().ok(), ..overrides(dir.path()) };
+        let open = ConfigOverrides {
+            http: "0.0.0.0:9470".parse().ok(),
+            ..overrides(dir.path())
+        };
         assert!(NodeConfig::load(open.clone()).is_err());
         assert!(NodeConfig::load(ConfigOverrides { insecure: true, ..open }).is_ok());
     }
 
     #[test]
     fn a_printed_configuration_shows_no_secret_and_loads_again() {
-        let config = NodeConfig { api_key: Some(SecretSetting("sesame".into())), ..NodeConfig::default() };
+        let config = NodeConfig {
+            api_key: Some(SecretSetting("sesame".into())),
+            ..NodeConfig::default()
+        };
         let text = config.to_toml_redacted();
         assert!(!text.contains("sesame") && !format!("{config:?}").contains("sesame"));
         assert!(toml::from_str::<NodeConfig>(&text).is_ok());

@@ -81,7 +81,9 @@ pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
         );
         NodeError::NotRunning(message)
     };
-    let Ok(lock) = File::open(data_dir.join("lock")) else { return Err(not_running()) };
+    let Ok(lock) = File::open(data_dir.join("lock")) else {
+        return Err(not_running());
+    };
     // A lock that can be had belongs to nobody: the node has gone, whatever it left behind.
     if lock.try_lock_shared().is_ok() {
         return Err(not_running());
@@ -104,6 +106,8 @@ pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
 pub(crate) struct DataDir {
     path: PathBuf,
     _lock: File,
+    /// No node has ever started here.
+    new: bool,
     pub key: [u8; 32],
     pub token: String,
 }
@@ -124,7 +128,9 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => {
                 let owner = fs::read_to_string(path.join("running.json")).ok();
                 let owner = owner.and_then(|text| serde_json::from_str::<RunningFile>(&text).ok());
-                let owner = owner.map_or_else(String::new, |node| format!(" by node {} (process {})", node.name, node.pid));
+                let owner = owner.map_or_else(String::new, |node| {
+                    format!(" by node {} (process {})", node.name, node.pid)
+                });
                 let message = format!(
                     "the data directory {} is in use{owner}; stop that node, or use another --data-dir",
                     path.display()
@@ -133,14 +139,27 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(NodeError::file("lock", lock_file)(error)),
         }
+        let new = !path.join("node.json").exists();
         let key = read_or_make_secret(&path.join("node.key"))?;
         let token = read_or_make_secret(&path.join("admin.token"))?;
-        let bytes = data_encoding::HEXLOWER.decode(key.as_bytes()).ok().and_then(|bytes| bytes.try_into().ok());
+        let bytes = data_encoding::HEXLOWER
+            .decode(key.as_bytes())
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok());
         let Some(key) = bytes else {
-            let message = format!("{} is not a node's key; use another --data-dir", path.join("node.key").display());
+            let message = format!(
+                "{} is not a node's key; use another --data-dir",
+                path.join("node.key").display()
+            );
             return Err(NodeError::DataDir(message));
         };
-        Ok(Self { path: path.to_owned(), _lock: lock, key, token })
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+            new,
+            key,
+            token,
+        })
     }
 
     /// The directory's node has this name and id from now on; a directory of another node is refused.
@@ -148,7 +167,10 @@ impl DataDir {
         let file = self.path.join("node.json");
         if let Ok(text) = fs::read_to_string(&file) {
             let owner: NodeFile = serde_json::from_str(&text).map_err(|error| {
-                NodeError::DataDir(format!("{} is damaged: {error}; use another --data-dir", file.display()))
+                NodeError::DataDir(format!(
+                    "{} is damaged: {error}; use another --data-dir",
+                    file.display()
+                ))
             })?;
             if owner.id != id || name.is_some_and(|name| name != owner.name) {
                 let message = format!(
@@ -161,15 +183,43 @@ impl DataDir {
             }
             return Ok(owner.name);
         }
-        let owner = NodeFile { name: name.unwrap_or(fallback).to_owned(), id: id.to_owned() };
+        let owner = NodeFile {
+            name: name.unwrap_or(fallback).to_owned(),
+            id: id.to_owned(),
+        };
         self.write_json("node.json", &owner)?;
         Ok(owner.name)
     }
 
     /// Tells commands where the node listens.
     pub fn announce(&self, name: &str, http: SocketAddr, grpc: SocketAddr) -> Result<(), NodeError> {
-        let running = RunningFile { grpc, http, name: name.to_owned(), pid: std::process::id() };
+        let running = RunningFile {
+            grpc,
+            http,
+            name: name.to_owned(),
+            pid: std::process::id(),
+        };
         self.write_json("running.json", &running)
+    }
+
+    /// A first start that failed leaves nothing behind, not even a name.
+    pub fn discard_if_new(&self) {
+        if self.new {
+            for name in [
+                "node.json",
+                "node.key",
+                "admin.token",
+                "running.json",
+                "members.json",
+                "quic.port",
+                "lock",
+            ] {
+                let _ = fs::remove_file(self.path.join(name));
+            }
+            // Only if they are empty now.
+            let _ = fs::remove_dir(self.path.join("models"));
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 
     /// The node no longer listens.
@@ -179,7 +229,11 @@ impl DataDir {
 
     /// UDP port of the QUIC endpoint when the node ran last.
     pub fn last_port(&self) -> Option<u16> {
-        fs::read_to_string(self.path.join("quic.port")).ok()?.trim().parse().ok()
+        fs::read_to_string(self.path.join("quic.port"))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
     }
 
     /// Keeps the port for the next start.
@@ -199,7 +253,8 @@ impl DataDir {
 
 /// Writes a file whole or not at all.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), NodeError> {
-    let text = serde_json::to_vec_pretty(value).map_err(|error| NodeError::file("write", path)(io::Error::other(error)))?;
+    let text =
+        serde_json::to_vec_pretty(value).map_err(|error| NodeError::file("write", path)(io::Error::other(error)))?;
     let write = || -> io::Result<()> {
         let directory = path.parent().unwrap_or(Path::new("."));
         let mut file = tempfile::NamedTempFile::new_in(directory)?;

@@ -16,8 +16,19 @@ pub const LOG: &str = "MESH_LOG";
 pub const PREFIX: &str = "MESH_";
 
 /// Which ones: all of [`NodeConfig`](crate::NodeConfig), but the data directory, which is `MESH_HOME`.
-pub const SETTINGS: &[&str] =
-    &["name", "http", "grpc", "listen", "threads", "memory", "exact", "gpu_layers", "api_key", "insecure", "log"];
+pub const SETTINGS: &[&str] = &[
+    "name",
+    "http",
+    "grpc",
+    "listen",
+    "threads",
+    "memory",
+    "exact",
+    "gpu_layers",
+    "api_key",
+    "insecure",
+    "log",
+];
 
 /// Worker threads of the async runtime; tokio's own variable.
 pub const WORKER_THREADS: &str = "TOKIO_WORKER_THREADS";

@@ -23,7 +23,9 @@ pub fn host_facts() -> HostFacts {
     let refresh = RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram());
     let system = System::new_with_specifics(refresh);
     let free = system.available_memory();
-    let free = system.cgroup_limits().map_or(free, |limits| free.min(limits.free_memory));
+    let free = system
+        .cgroup_limits()
+        .map_or(free, |limits| free.min(limits.free_memory));
     HostFacts {
         hostname: fit_name(&System::host_name().unwrap_or_default()),
         host_id: host_id(),
@@ -34,7 +36,11 @@ pub fn host_facts() -> HostFacts {
 
 fn fit_name(hostname: &str) -> String {
     let first = hostname.split('.').next().unwrap_or_default();
-    let name: String = first.chars().map(|c| if c.is_alphanumeric() || c == '-' { c } else { '-' }).take(64).collect();
+    let name: String = first
+        .chars()
+        .map(|c| if c.is_alphanumeric() || c == '-' { c } else { '-' })
+        .take(64)
+        .collect();
     if name.is_empty() { "node".to_owned() } else { name }
 }
 
@@ -48,7 +54,11 @@ fn host_id() -> String {
     } else {
         format!("{}/{}", machine.trim(), boot.trim())
     };
-    blake3::derive_key("mesh 2026 host id", identity.as_bytes()).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    blake3::derive_key("mesh 2026 host id", identity.as_bytes())
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use mesh_actors::{
     ports::inference::{Generation, Inference, ServedModel},
 };
 use mesh_links::Peers;
-use mesh_proto::{ErrorCode, MeshError, NodeId, v1::{Deployment, GenerateRequest}};
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    v1::{Deployment, GenerateRequest},
+};
 
 /// The [`Inference`] of a node.
 pub struct MeshInference {
@@ -31,20 +34,32 @@ impl Inference for MeshInference {
     }
 
     async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
-        let Some(route) = self.directory.find(&request.model) else { return Err(self.not_found(&request.model)) };
+        let Some(route) = self.directory.find(&request.model) else {
+            return Err(self.not_found(&request.model));
+        };
         let deployment = route.deployment.unwrap_or_default();
         if !deployment.ready {
-            let reason = if deployment.reason.is_empty() { "it is being prepared" } else { &deployment.reason };
+            let reason = if deployment.reason.is_empty() {
+                "it is being prepared"
+            } else {
+                &deployment.reason
+            };
             let message = format!("{} is not ready: {reason}; try again", deployment.name);
             return Err(MeshError::new(ErrorCode::NotReady, message));
         }
-        let head: NodeId = route.head.parse().map_err(|_| MeshError::internal("a deployment has no head"))?;
+        let head: NodeId = route
+            .head
+            .parse()
+            .map_err(|_| MeshError::internal("a deployment has no head"))?;
         if head != self.node {
             return self.peers.generate(head, request).await;
         }
         match self.registry.head(&request.model) {
             Some(head) => head.generate(request).await,
-            None => Err(MeshError::new(ErrorCode::NotReady, format!("{} is not ready; try again", request.model))),
+            None => Err(MeshError::new(
+                ErrorCode::NotReady,
+                format!("{} is not ready; try again", request.model),
+            )),
         }
     }
 }
@@ -52,8 +67,16 @@ impl Inference for MeshInference {
 impl MeshInference {
     fn not_found(&self, model: &str) -> MeshError {
         let served: Vec<String> = self.models().into_iter().map(|model| model.name).collect();
-        let served = if served.is_empty() { "nothing is served yet".to_owned() } else { format!("served: {}", served.join(", ")) };
-        MeshError::new(ErrorCode::ModelNotFound, format!("there is no model {model:?}; {served}")).with_param("model")
+        let served = if served.is_empty() {
+            "nothing is served yet".to_owned()
+        } else {
+            format!("served: {}", served.join(", "))
+        };
+        MeshError::new(
+            ErrorCode::ModelNotFound,
+            format!("there is no model {model:?}; {served}"),
+        )
+        .with_param("model")
     }
 }
 

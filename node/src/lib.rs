@@ -2,10 +2,10 @@
 //!
 //! Read [`run`] from top to bottom to see what a node is made of and in which order it starts and stops.
 
-pub mod config;
-pub mod data_dir;
 mod administration;
 mod built_in;
+pub mod config;
+pub mod data_dir;
 pub mod environment;
 mod error;
 mod host_facts;

@@ -66,14 +66,52 @@ impl MemberStore for MemberFile {
 
 impl From<Node> for Record {
     fn from(node: Node) -> Self {
-        let Node { id, name, addresses, host_id, issuer, cores, memory_bytes, exact, .. } = node;
-        Self { id, name, addresses, host_id, issuer, cores, memory_bytes, exact }
+        let Node {
+            id,
+            name,
+            addresses,
+            host_id,
+            issuer,
+            cores,
+            memory_bytes,
+            exact,
+            ..
+        } = node;
+        Self {
+            id,
+            name,
+            addresses,
+            host_id,
+            issuer,
+            cores,
+            memory_bytes,
+            exact,
+        }
     }
 }
 
 impl From<Record> for Node {
     fn from(record: Record) -> Self {
-        let Record { id, name, addresses, host_id, issuer, cores, memory_bytes, exact } = record;
-        Self { id, name, addresses, host_id, issuer, cores, memory_bytes, exact, ..Self::default() }
+        let Record {
+            id,
+            name,
+            addresses,
+            host_id,
+            issuer,
+            cores,
+            memory_bytes,
+            exact,
+        } = record;
+        Self {
+            id,
+            name,
+            addresses,
+            host_id,
+            issuer,
+            cores,
+            memory_bytes,
+            exact,
+            ..Self::default()
+        }
     }
 }

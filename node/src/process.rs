@@ -1,5 +1,7 @@
 //! What concerns the process as a whole.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 
 /// Prepares the process for exact mode. Call it first in `main`, before any thread starts: llama.cpp reads its
@@ -15,9 +17,15 @@ pub fn prepare_process(exact: bool) {
 /// The filter cannot be read; the message says why.
 pub fn init_logging(filter: &str) -> Result<(), crate::NodeError> {
     let filter = EnvFilter::try_new(filter).map_err(|error| {
-        crate::NodeError::Config(format!("--log {filter:?}: {error}; use a level such as info, or target=level pairs"))
+        crate::NodeError::Config(format!(
+            "--log {filter:?}: {error}; use a level such as info, or target=level pairs"
+        ))
     })?;
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let _ = subscriber.with_ansi(colours).try_init();
     Ok(())
 }
 

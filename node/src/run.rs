@@ -39,6 +39,9 @@ use crate::{
 /// How long a node that joined waits for its first member list.
 const FIRST_LIST_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long the endpoint may wait for peers to hear that it closes.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
 /// Where a node listens, and who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeFacts {
@@ -57,7 +60,7 @@ pub struct NodeFacts {
 /// A node that runs.
 pub struct Node {
     facts: NodeFacts,
-    data: DataDir,
+    data: Arc<DataDir>,
     endpoint: NodeEndpoint,
     tickets: TicketIssuer,
     issuer: Option<NodeId>,
@@ -80,9 +83,19 @@ impl Node {
     ///
     /// Whatever is wrong with directory, ports, ticket or mesh; nothing half-made stays behind.
     pub async fn start(config: NodeConfig, ticket: Option<String>) -> Result<Self, NodeError> {
-        let ticket = ticket.map(|text| text.parse::<Ticket>().map_err(MeshError::from)).transpose()?;
+        let ticket = ticket
+            .map(|text| text.parse::<Ticket>().map_err(MeshError::from))
+            .transpose()?;
+        let data = Arc::new(DataDir::open(&config.data_dir)?);
+        let started = Self::start_on(data.clone(), config, ticket).await;
+        if started.is_err() {
+            data.discard_if_new();
+        }
+        started
+    }
+
+    async fn start_on(data: Arc<DataDir>, config: NodeConfig, ticket: Option<Ticket>) -> Result<Self, NodeError> {
         let joins = ticket.is_some();
-        let data = DataDir::open(&config.data_dir)?;
         let http = listen("HTTP", config.http, "--http").await?;
         let grpc = listen("gRPC", config.grpc, "--grpc").await?;
         let endpoint = bind_endpoint(&data, config.listen).await?;
@@ -95,7 +108,10 @@ impl Node {
         let root = RootHandle::spawn(end_node.clone()).await?;
         let member_file = Arc::new(MemberFile::new(data.file("members.json")));
         let (membership, issuer) = enter_mesh(&endpoint, own.clone(), ticket, &member_file, &root).await?;
-        let own = Member { issuer: issuer.is_none(), ..own };
+        let own = Member {
+            issuer: issuer.is_none(),
+            ..own
+        };
 
         let directory = Directory::default();
         let registry = Arc::new(StageRegistry::default());
@@ -104,7 +120,7 @@ impl Node {
         let hosts = Arc::new(HostEnvironment {
             node: id,
             node_name: name.clone(),
-            threads: own.cores,
+            threads: config.threads.unwrap_or(host.cores),
             gpu_layers: config.gpu_layers,
             exact: own.exact,
             loader: Arc::new(LlamaLoader),
@@ -138,14 +154,23 @@ impl Node {
             tickets: tickets.clone(),
         });
         let server = Server::start(endpoint.clone(), services);
-        let (followers, expelled) =
-            Followers::start(peers.clone(), membership.clone(), directory.clone(), own.clone(), issuer);
+        let (followers, expelled) = Followers::start(
+            peers.clone(),
+            membership.clone(),
+            directory.clone(),
+            own.clone(),
+            issuer,
+        );
         if joins {
             first_list(&membership).await?;
         }
 
-        let inference =
-            Arc::new(MeshInference { node: id, directory: directory.clone(), registry, peers: peers.clone() });
+        let inference = Arc::new(MeshInference {
+            node: id,
+            directory: directory.clone(),
+            registry,
+            peers: peers.clone(),
+        });
         let administration = Arc::new(MeshAdministration {
             name: name.clone(),
             inference: inference.clone(),
@@ -202,7 +227,10 @@ impl Node {
             let message = "tickets of this mesh come from the node that started it; run `mesh node ticket` there";
             return Err(MeshError::new(ErrorCode::Conflict, message).into());
         }
-        Ok(self.tickets.issue(self.endpoint.id(), self.endpoint.addresses())?.to_string())
+        Ok(self
+            .tickets
+            .issue(self.endpoint.id(), self.endpoint.addresses())?
+            .to_string())
     }
 
     /// Serves until `stop` resolves, the node leaves its mesh, or something fails that it cannot do without; then
@@ -212,11 +240,27 @@ impl Node {
     ///
     /// The failure that ended it.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
-        let Self { data, endpoint, root, owner, followers, mut expelled, server, gateway, http, grpc, end_node, .. } = self;
+        let Self {
+            data,
+            endpoint,
+            root,
+            owner,
+            followers,
+            mut expelled,
+            server,
+            gateway,
+            http,
+            grpc,
+            end_node,
+            ..
+        } = self;
         let shutdown = CancellationToken::new();
         let stopping = shutdown.clone();
         let servers = tokio::spawn(async move {
-            tokio::join!(gateway.serve_http(http, stopping.clone()), gateway.serve_grpc(grpc, stopping))
+            tokio::join!(
+                gateway.serve_http(http, stopping.clone()),
+                gateway.serve_grpc(grpc, stopping)
+            )
         });
         let ended = tokio::select! {
             () = stop => Ok(()),
@@ -230,7 +274,9 @@ impl Node {
         drop(followers);
         server.stop().await;
         root.stop().await;
-        endpoint.close().await;
+        if tokio::time::timeout(CLOSE_LIMIT, endpoint.close()).await.is_err() {
+            tracing::info!("closed without the last words of peers that have gone");
+        }
         data.withdraw();
         if let Ok((http, grpc)) = served
             && let Err(error) = http.and(grpc)
@@ -243,7 +289,11 @@ impl Node {
 
 /// Resolves when the issuer no longer knows this node; never on the issuer itself.
 async fn expulsion(expelled: &mut watch::Receiver<Option<MeshError>>) -> MeshError {
-    let error = expelled.wait_for(Option::is_some).await.ok().and_then(|error| error.clone());
+    let error = expelled
+        .wait_for(Option::is_some)
+        .await
+        .ok()
+        .and_then(|error| error.clone());
     match error {
         Some(error) => error,
         None => std::future::pending().await,
@@ -254,7 +304,10 @@ async fn expulsion(expelled: &mut watch::Receiver<Option<MeshError>>) -> MeshErr
 /// noticed the restart yet go on sending to it, and tickets stay good.
 async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoint, NodeError> {
     let bind = |listen| {
-        let options = LinkOptions { secret: data.key, listen };
+        let options = LinkOptions {
+            secret: data.key,
+            listen,
+        };
         async move { NodeEndpoint::bind(&options).await }
     };
     if listen.port() != 0 {
@@ -275,7 +328,12 @@ async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoin
 }
 
 async fn listen(what: &'static str, address: SocketAddr, flag: &'static str) -> Result<TcpListener, NodeError> {
-    TcpListener::bind(address).await.map_err(|error| NodeError::Listen { what, address, error, flag })
+    TcpListener::bind(address).await.map_err(|error| NodeError::Listen {
+        what,
+        address,
+        error,
+        flag,
+    })
 }
 
 fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
@@ -291,7 +349,7 @@ fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, nam
         state: NodeState::Up.into(),
         self_: true,
         issuer: false,
-        cores: config.threads.map_or(host.cores, |threads| threads.min(host.cores)),
+        cores: host.cores,
         memory_bytes: config.memory.unwrap_or(host.memory),
         exact: config.exact && mesh_engine::is_process_exact(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -311,9 +369,15 @@ async fn enter_mesh(
     let known_issuer = known.iter().find(|node| node.issuer).map(|node| node.id.clone());
     let Some(ticket) = ticket else {
         let issuer = known_issuer.filter(|id| *id != own.id);
-        let own = Member { issuer: issuer.is_none(), ..own };
+        let own = Member {
+            issuer: issuer.is_none(),
+            ..own
+        };
         let membership = spawn_membership(own, known, file.clone(), root).await?;
-        let issuer = issuer.map(|id| id.parse()).transpose().map_err(|error| MeshError::internal(format!("{error}")))?;
+        let issuer = issuer
+            .map(|id| id.parse())
+            .transpose()
+            .map_err(|error| MeshError::internal(format!("{error}")))?;
         return Ok((membership, issuer));
     };
     if ticket.issuer.to_string() == own.id {
@@ -340,9 +404,16 @@ fn gateway_options(config: &NodeConfig, data: &DataDir) -> Result<GatewayOptions
 /// Waits until a node that joined has its first member list from the issuer.
 async fn first_list(membership: &MembershipHandle) -> Result<(), MeshError> {
     let mut nodes = membership.nodes();
-    let up = nodes.wait_for(|nodes| nodes.iter().any(|node| node.issuer && node.state == NodeState::Up as i32));
+    let up = nodes.wait_for(|nodes| {
+        nodes
+            .iter()
+            .any(|node| node.issuer && node.state == NodeState::Up as i32)
+    });
     match tokio::time::timeout(FIRST_LIST_LIMIT, up).await {
         Ok(Ok(_)) => Ok(()),
-        _ => Err(MeshError::new(ErrorCode::DeadlineExceeded, "the issuer admitted this node, but sends no member list")),
+        _ => Err(MeshError::new(
+            ErrorCode::DeadlineExceeded,
+            "the issuer admitted this node, but sends no member list",
+        )),
     }
 }

@@ -29,7 +29,11 @@ const FETCH_BUFFER: usize = 1 << 20;
 ///
 /// Missing or damaged, saying where.
 pub fn describe_model(model: &str) -> Result<ModelDescription, NodeError> {
-    let gguf = if model == BUILT_IN { Gguf::from_bytes(crate::built_in_model()) } else { Gguf::open(Path::new(model)) };
+    let gguf = if model == BUILT_IN {
+        Gguf::from_bytes(crate::built_in_model())
+    } else {
+        Gguf::open(Path::new(model))
+    };
     let described = gguf.and_then(|gguf| describe(&gguf));
     described.map_err(|error| NodeError::Mesh(invalid(error)))
 }
@@ -54,7 +58,11 @@ impl DiskStore {
         if left > 0 {
             tracing::info!(files = left, "removed model parts that an earlier run left half-made");
         }
-        Ok(Self { directory, peers, known: Mutex::default() })
+        Ok(Self {
+            directory,
+            peers,
+            known: Mutex::default(),
+        })
     }
 
     fn source(&self, model: &str) -> Result<PathBuf, MeshError> {
@@ -72,7 +80,10 @@ impl DiskStore {
 
     /// Name of a fetched file: its content decides.
     fn fetched(&self, artifact: &Artifact) -> PathBuf {
-        self.directory.join(format!("fetched-{}.gguf", &artifact.digest[..32.min(artifact.digest.len())]))
+        self.directory.join(format!(
+            "fetched-{}.gguf",
+            &artifact.digest[..32.min(artifact.digest.len())]
+        ))
     }
 }
 
@@ -125,7 +136,11 @@ impl ModelStore for DiskStore {
                     let cut = StageCut::plan(&gguf, &architecture, start..end).map_err(invalid)?;
                     let mut watch = |done: mesh_gguf::Progress| {
                         progress(done.done, done.total);
-                        if stop.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                        if stop.load(Ordering::Relaxed) {
+                            ControlFlow::Break(())
+                        } else {
+                            ControlFlow::Continue(())
+                        }
                     };
                     let cut = cut.write(&directory, &mut watch).map_err(invalid)?;
                     Ok((cut.path, cut.manifest.blake3, cut.manifest.bytes))
@@ -133,8 +148,18 @@ impl ModelStore for DiskStore {
             }
         })
         .await?;
-        let file_name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        Ok(self.remember(path, Artifact { digest, bytes, file_name }))
+        let file_name = path
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        Ok(self.remember(
+            path,
+            Artifact {
+                digest,
+                bytes,
+                file_name,
+            },
+        ))
     }
 
     async fn obtain(&self, artifact: &Artifact, source: NodeId, progress: Progress) -> Result<PathBuf, MeshError> {
@@ -165,7 +190,11 @@ impl DiskStore {
         progress: Progress,
     ) -> Result<(), MeshError> {
         let io = |error: std::io::Error| MeshError::from(NodeError::file("write", path)(error));
-        let temporary = tempfile::Builder::new().prefix("fetch-").suffix(".tmp").tempfile_in(&self.directory).map_err(io)?;
+        let temporary = tempfile::Builder::new()
+            .prefix("fetch-")
+            .suffix(".tmp")
+            .tempfile_in(&self.directory)
+            .map_err(io)?;
         let mut file = tokio::fs::File::from_std(temporary.reopen().map_err(io)?);
         let mut reader = self.peers.fetch(source, artifact, 0).await?;
         let mut hasher = blake3::Hasher::new();
@@ -173,7 +202,11 @@ impl DiskStore {
         let mut done = 0;
         loop {
             let read = reader.read(&mut buffer).await.map_err(|error| {
-                let message = format!("the transfer of {} was cut off: {error}; serve again", artifact.file_name);
+                let cause = mesh_links::with_causes(&error);
+                let message = format!(
+                    "the transfer of {} was cut off: {cause}; serve again",
+                    artifact.file_name
+                );
                 MeshError::new(ErrorCode::StageLost, message)
             })?;
             if read == 0 {
@@ -198,20 +231,31 @@ impl DiskStore {
 }
 
 fn damaged(artifact: &Artifact) -> MeshError {
-    let message = format!("{} arrived damaged: its digest differs from the source's; serve again", artifact.file_name);
+    let message = format!(
+        "{} arrived damaged: its digest differs from the source's; serve again",
+        artifact.file_name
+    );
     MeshError::new(ErrorCode::Protocol, message)
 }
 
 impl FileSource for DiskStore {
     fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(digest).cloned()
+        self.known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(digest)
+            .cloned()
     }
 }
 
 fn facts(model: &str, description: ModelDescription, architecture: &Architecture) -> ModelFacts {
     let name = description.name.clone().unwrap_or_else(|| stem(model));
     // The last stage of a tied model holds the embedding again.
-    let output = if description.tied { description.token_embd_bytes } else { description.output_bytes };
+    let output = if description.tied {
+        description.token_embd_bytes
+    } else {
+        description.output_bytes
+    };
     ModelFacts {
         source_id: description.source_id,
         architecture: description.architecture,
@@ -232,7 +276,10 @@ fn facts(model: &str, description: ModelDescription, architecture: &Architecture
 
 /// Default name of a deployment: the file's stem, without the part number of a split file.
 fn stem(model: &str) -> String {
-    let stem = Path::new(model).file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = Path::new(model)
+        .file_stem()
+        .map(|stem| stem.to_string_lossy().into_owned())
+        .unwrap_or_default();
     match stem.rsplit_once("-of-") {
         Some((before, count)) if count.len() == 5 && before.len() > 6 => before[..before.len() - 6].to_owned(),
         _ => stem,

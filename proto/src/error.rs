@@ -91,7 +91,11 @@ error_table! {
 impl ErrorCode {
     /// The code of this name; an unknown one, from a newer node, is [`ErrorCode::Internal`].
     pub fn from_name(name: &str) -> Self {
-        Self::ALL.iter().copied().find(|code| code.name() == name).unwrap_or(Self::Internal)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|code| code.name() == name)
+            .unwrap_or(Self::Internal)
     }
 
     /// Code for `RESET_STREAM` and `STOP_SENDING` of QUIC: the HTTP status.
@@ -121,12 +125,20 @@ pub struct MeshError {
 impl MeshError {
     /// An error without a field.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: None }
+        Self {
+            code,
+            message: message.into(),
+            param: None,
+        }
     }
 
     /// A field of the request is wrong.
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { code: ErrorCode::InvalidRequest, message: message.into(), param: Some(param.into()) }
+        Self {
+            code: ErrorCode::InvalidRequest,
+            message: message.into(),
+            param: Some(param.into()),
+        }
     }
 
     /// The same error, blaming a field.
@@ -144,7 +156,11 @@ impl MeshError {
 
 impl From<MeshError> for wire::Refusal {
     fn from(error: MeshError) -> Self {
-        Self { code: error.code.name().to_owned(), message: error.message, param: error.param.unwrap_or_default() }
+        Self {
+            code: error.code.name().to_owned(),
+            message: error.message,
+            param: error.param.unwrap_or_default(),
+        }
     }
 }
 
@@ -177,13 +193,19 @@ impl From<MeshError> for tonic::Status {
 impl From<&tonic::Status> for MeshError {
     fn from(status: &tonic::Status) -> Self {
         let metadata = |key: &str| status.metadata().get(key).and_then(|value| value.to_str().ok());
-        let code = metadata("mesh-code").map(ErrorCode::from_name).unwrap_or(match status.code() {
-            tonic::Code::Unavailable => ErrorCode::Unreachable,
-            tonic::Code::DeadlineExceeded => ErrorCode::DeadlineExceeded,
-            tonic::Code::Unauthenticated => ErrorCode::Unauthenticated,
-            _ => ErrorCode::Internal,
-        });
-        Self { code, message: status.message().to_owned(), param: metadata("mesh-param").map(str::to_owned) }
+        let code = metadata("mesh-code")
+            .map(ErrorCode::from_name)
+            .unwrap_or(match status.code() {
+                tonic::Code::Unavailable => ErrorCode::Unreachable,
+                tonic::Code::DeadlineExceeded => ErrorCode::DeadlineExceeded,
+                tonic::Code::Unauthenticated => ErrorCode::Unauthenticated,
+                _ => ErrorCode::Internal,
+            });
+        Self {
+            code,
+            message: status.message().to_owned(),
+            param: metadata("mesh-param").map(str::to_owned),
+        }
     }
 }
 
@@ -221,6 +243,9 @@ mod tests {
     fn a_field_that_metadata_cannot_hold_is_left_out() {
         let status = tonic::Status::from(MeshError::invalid("größe\n", "unknown field"));
         assert_eq!(MeshError::from(&status).param, None);
-        assert_eq!(MeshError::from(&tonic::Status::unavailable("gone")).code, ErrorCode::Unreachable);
+        assert_eq!(
+            MeshError::from(&tonic::Status::unavailable("gone")).code,
+            ErrorCode::Unreachable
+        );
     }
 }

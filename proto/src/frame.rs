@@ -103,7 +103,10 @@ pub fn decode_header(bytes: &[u8]) -> Result<StageHeader, FrameError> {
 
 /// Reads a payload: f32 little-endian.
 pub fn decode_payload(bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks_exact(4).map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]])).collect()
+    bytes
+        .chunks_exact(4)
+        .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]))
+        .collect()
 }
 
 /// Writes one frame.
@@ -136,8 +139,20 @@ mod tests {
     use crate::wire::{Forward, LaneFree, RowSpan, stage_header::Body};
 
     fn forward() -> StageHeader {
-        let span = RowSpan { lane: 3, session: 7, pos_start: 41, tokens: vec![5, 300], sampled_rows: 1 };
-        StageHeader { sequence: 9, body: Some(Body::Forward(Forward { spans: vec![span], engine_ns: vec![1_000] })) }
+        let span = RowSpan {
+            lane: 3,
+            session: 7,
+            pos_start: 41,
+            tokens: vec![5, 300],
+            sampled_rows: 1,
+        };
+        StageHeader {
+            sequence: 9,
+            body: Some(Body::Forward(Forward {
+                spans: vec![span],
+                engine_ns: vec![1_000],
+            })),
+        }
     }
 
     fn decode(bytes: &[u8], max_payload: usize) -> Result<(StageHeader, Vec<f32>), FrameError> {
@@ -149,11 +164,13 @@ mod tests {
 
     #[test]
     fn frames_have_these_bytes() {
-        let hex = |header: &StageHeader, payload: &[f32]| {
-            data_encoding::HEXLOWER.encode(&encode(header, payload).unwrap())
-        };
+        let hex =
+            |header: &StageHeader, payload: &[f32]| data_encoding::HEXLOWER.encode(&encode(header, payload).unwrap());
         insta::assert_snapshot!(hex(&forward(), &[1.0, -2.5]));
-        let free = StageHeader { sequence: 10, body: Some(Body::Free(LaneFree { lane: 3, session: 7 })) };
+        let free = StageHeader {
+            sequence: 10,
+            body: Some(Body::Free(LaneFree { lane: 3, session: 7 })),
+        };
         insta::assert_snapshot!(hex(&free, &[]));
     }
 
@@ -166,10 +183,23 @@ mod tests {
             bytes[8..12].copy_from_slice(&payload.to_le_bytes());
             FramePrefix::decode(&bytes, 1024)
         };
-        assert!(matches!(announce(u32::MAX, 0), Err(FrameError::TooLarge { what: "a header", .. })));
-        assert!(matches!(announce(0, 1028), Err(FrameError::TooLarge { what: "a payload", limit: 1024, .. })));
+        assert!(matches!(
+            announce(u32::MAX, 0),
+            Err(FrameError::TooLarge { what: "a header", .. })
+        ));
+        assert!(matches!(
+            announce(0, 1028),
+            Err(FrameError::TooLarge {
+                what: "a payload",
+                limit: 1024,
+                ..
+            })
+        ));
         assert_eq!(announce(0, 6), Err(FrameError::Unaligned(6)));
-        assert_eq!(FramePrefix::decode(&[9; PREFIX_BYTES], 1024), Err(FrameError::Version(9)));
+        assert_eq!(
+            FramePrefix::decode(&[9; PREFIX_BYTES], 1024),
+            Err(FrameError::Version(9))
+        );
     }
 
     proptest! {

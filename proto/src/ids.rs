@@ -32,8 +32,13 @@ impl FromStr for NodeId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        let refused = || ParseIdError { kind: "node id (64 hexadecimal digits)", text: text.chars().take(80).collect() };
-        let bytes = data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes()).map_err(|_| refused())?;
+        let refused = || ParseIdError {
+            kind: "node id (64 hexadecimal digits)",
+            text: text.chars().take(80).collect(),
+        };
+        let bytes = data_encoding::HEXLOWER_PERMISSIVE
+            .decode(text.as_bytes())
+            .map_err(|_| refused())?;
         Ok(Self(bytes.try_into().map_err(|_| refused())?))
     }
 }
@@ -59,9 +64,10 @@ impl FromStr for RequestId {
     type Err = ParseIdError;
 
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
-        Uuid::from_str(text)
-            .map(Self)
-            .map_err(|_| ParseIdError { kind: "request id (a UUID)", text: text.chars().take(80).collect() })
+        Uuid::from_str(text).map(Self).map_err(|_| ParseIdError {
+            kind: "request id (a UUID)",
+            text: text.chars().take(80).collect(),
+        })
     }
 }
 

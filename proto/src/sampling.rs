@@ -27,7 +27,10 @@ pub fn default_sampling() -> Sampling {
 
 /// Greedy decoding: temperature 0, nothing else.
 pub fn greedy_sampling() -> Sampling {
-    Sampling { temperature: 0.0, ..default_sampling() }
+    Sampling {
+        temperature: 0.0,
+        ..default_sampling()
+    }
 }
 
 /// Refuses values outside their range, naming the field.
@@ -38,7 +41,10 @@ pub fn validate_sampling(sampling: &Sampling) -> Result<(), MeshError> {
             return Ok(());
         }
         let bracket = if open_low { '(' } else { '[' };
-        Err(MeshError::invalid(name, format!("{name} is {value}; use a value in {bracket}{low}, {high}]")))
+        Err(MeshError::invalid(
+            name,
+            format!("{name} is {value}; use a value in {bracket}{low}, {high}]"),
+        ))
     };
     within("temperature", sampling.temperature, 0.0, 2.0, false)?;
     within("top_p", sampling.top_p, 0.0, 1.0, true)?;
@@ -48,8 +54,10 @@ pub fn validate_sampling(sampling: &Sampling) -> Result<(), MeshError> {
     within("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0, false)?;
     within("repeat_penalty", sampling.repeat_penalty, 0.0, 10.0, true)?;
     if sampling.logit_bias.len() > MAX_LOGIT_BIAS {
-        let message =
-            format!("logit_bias has {} entries; use at most {MAX_LOGIT_BIAS}", sampling.logit_bias.len());
+        let message = format!(
+            "logit_bias has {} entries; use at most {MAX_LOGIT_BIAS}",
+            sampling.logit_bias.len()
+        );
         return Err(MeshError::invalid("logit_bias", message));
     }
     for entry in &sampling.logit_bias {
@@ -67,11 +75,41 @@ mod tests {
         assert_eq!(validate_sampling(&default_sampling()), Ok(()));
         assert_eq!(validate_sampling(&greedy_sampling()), Ok(()));
         let cases = [
-            (Sampling { temperature: -1.0, ..default_sampling() }, "temperature"),
-            (Sampling { temperature: f32::NAN, ..default_sampling() }, "temperature"),
-            (Sampling { top_p: 0.0, ..default_sampling() }, "top_p"),
-            (Sampling { min_p: 1.5, ..default_sampling() }, "min_p"),
-            (Sampling { repeat_penalty: 0.0, ..default_sampling() }, "repeat_penalty"),
+            (
+                Sampling {
+                    temperature: -1.0,
+                    ..default_sampling()
+                },
+                "temperature",
+            ),
+            (
+                Sampling {
+                    temperature: f32::NAN,
+                    ..default_sampling()
+                },
+                "temperature",
+            ),
+            (
+                Sampling {
+                    top_p: 0.0,
+                    ..default_sampling()
+                },
+                "top_p",
+            ),
+            (
+                Sampling {
+                    min_p: 1.5,
+                    ..default_sampling()
+                },
+                "min_p",
+            ),
+            (
+                Sampling {
+                    repeat_penalty: 0.0,
+                    ..default_sampling()
+                },
+                "repeat_penalty",
+            ),
         ];
         for (sampling, field) in cases {
             let error = validate_sampling(&sampling).expect_err(field);

@@ -48,12 +48,17 @@ impl ChatCall {
     /// A greedy chat of one user message.
     pub fn greedy(model: &str, question: &str) -> Self {
         let messages = json!([{"role": "user", "content": question}]);
-        Self { body: json!({"model": model, "messages": messages, "temperature": 0}) }
+        Self {
+            body: json!({"model": model, "messages": messages, "temperature": 0}),
+        }
     }
 
     /// A sampled chat with a seed.
     pub fn sampled(model: &str, question: &str, seed: u64) -> Self {
-        Self::greedy(model, question).with("temperature", json!(0.9)).with("top_p", json!(0.95)).with("seed", json!(seed))
+        Self::greedy(model, question)
+            .with("temperature", json!(0.9))
+            .with("top_p", json!(0.95))
+            .with("seed", json!(seed))
     }
 
     /// Sets a field.
@@ -74,8 +79,16 @@ impl Api {
     pub fn new(http: SocketAddr, grpc: SocketAddr, token: &str) -> Self {
         // iroh turns on reqwest's TLS without a provider for the whole workspace. A second call changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder().timeout(ANSWER_LIMIT).build().unwrap_or_default();
-        Self { http: format!("http://{http}"), grpc: format!("http://{grpc}"), token: token.to_owned(), client }
+        let client = reqwest::Client::builder()
+            .timeout(ANSWER_LIMIT)
+            .build()
+            .unwrap_or_default();
+        Self {
+            http: format!("http://{http}"),
+            grpc: format!("http://{grpc}"),
+            token: token.to_owned(),
+            client,
+        }
     }
 
     /// Base of the HTTP API.
@@ -91,7 +104,12 @@ impl Api {
 
     /// POSTs a JSON body.
     pub async fn post(&self, path: &str, body: &Value) -> Result<reqwest::Response> {
-        Ok(self.client.post(format!("{}{path}", self.http)).json(body).send().await?)
+        Ok(self
+            .client
+            .post(format!("{}{path}", self.http))
+            .json(body)
+            .send()
+            .await?)
     }
 
     /// A chat, not streamed.
@@ -119,7 +137,9 @@ impl Api {
 
     /// A chat, streamed until `enough` says so after a chunk; then the connection is dropped.
     pub async fn stream_until(&self, call: &ChatCall, mut enough: impl FnMut(&Answer) -> bool) -> Result<Answer> {
-        let response = self.post("/v1/chat/completions", call.clone().with("stream", json!(true)).body()).await?;
+        let response = self
+            .post("/v1/chat/completions", call.clone().with("stream", json!(true)).body())
+            .await?;
         if !response.status().is_success() {
             bail!("{}: {}", response.status(), response.text().await?);
         }
@@ -168,14 +188,20 @@ impl Api {
     /// Stops a deployment.
     pub async fn stop(&self, name: &str) -> Result<()> {
         let mut client = DeploymentServiceClient::new(self.channel().await?);
-        client.stop(self.authorized(StopRequest { name: name.to_owned() })?).await?;
+        client
+            .stop(self.authorized(StopRequest { name: name.to_owned() })?)
+            .await?;
         Ok(())
     }
 
     /// A new ticket.
     pub async fn ticket(&self) -> Result<String> {
         let mut client = NodeServiceClient::new(self.channel().await?);
-        Ok(client.create_ticket(self.authorized(CreateTicketRequest {})?).await?.into_inner().ticket)
+        Ok(client
+            .create_ticket(self.authorized(CreateTicketRequest {})?)
+            .await?
+            .into_inner()
+            .ticket)
     }
 
     /// Status.
@@ -186,19 +212,30 @@ impl Api {
 
     /// A deployment as this node sees it.
     pub async fn deployment(&self, name: &str) -> Result<Option<Deployment>> {
-        Ok(self.status().await?.deployments.into_iter().find(|deployment| deployment.name == name))
+        Ok(self
+            .status()
+            .await?
+            .deployments
+            .into_iter()
+            .find(|deployment| deployment.name == name))
     }
 
     /// Lanes in use and requests that wait.
     pub async fn lanes_used(&self, name: &str) -> Result<(u32, u32)> {
-        let lanes = self.deployment(name).await?.and_then(|deployment| deployment.lanes).context("no lanes")?;
+        let lanes = self
+            .deployment(name)
+            .await?
+            .and_then(|deployment| deployment.lanes)
+            .context("no lanes")?;
         Ok((lanes.used, lanes.waiting))
     }
 }
 
 fn take_event(event: &str, answer: &mut Answer) -> Result<()> {
     // Comments keep the connection alive.
-    let Some(data) = event.strip_prefix("data: ") else { return Ok(()) };
+    let Some(data) = event.strip_prefix("data: ") else {
+        return Ok(());
+    };
     if answer.done || answer.error.is_some() {
         bail!("an event after the end: {data}");
     }

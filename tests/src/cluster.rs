@@ -58,7 +58,12 @@ impl Cluster {
                     eprintln!("node {name}: {error}");
                 }
             });
-            nodes.push(TestNode { api, stop, task, directory });
+            nodes.push(TestNode {
+                api,
+                stop,
+                task,
+                directory,
+            });
         }
         Ok(Self { nodes })
     }
@@ -81,7 +86,10 @@ impl Cluster {
             stages: stages.to_owned(),
             ..ServeRequest::default()
         };
-        self.api(0).serve(request).await.with_context(|| format!("serving {model} as {stages:?}"))
+        self.api(0)
+            .serve(request)
+            .await
+            .with_context(|| format!("serving {model} as {stages:?}"))
     }
 
     /// Stops all nodes in order, last first.

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 /// Path of a real model, or `None` with a line that says how to get it.
 pub fn real_model(file: &str) -> Option<PathBuf> {
     let directory = std::env::var_os("MESH_TEST_MODELS").map(PathBuf::from);
-    let path = directory.map(|directory| directory.join(file)).filter(|path| path.is_file());
+    let path = directory
+        .map(|directory| directory.join(file))
+        .filter(|path| path.is_file());
     if path.is_none() {
         eprintln!("skipped: no {file}; run tests/models.sh and set MESH_TEST_MODELS to what it prints");
     }

@@ -25,7 +25,11 @@ pub fn mesh_binary() -> PathBuf {
     let test = std::env::current_exe().unwrap_or_default();
     // target/PROFILE/deps/TEST
     let path = test.ancestors().nth(2).unwrap_or(Path::new("")).join("mesh");
-    assert!(path.is_file(), "{} is not built; run `cargo build --workspace` first", path.display());
+    assert!(
+        path.is_file(),
+        "{} is not built; run `cargo build --workspace` first",
+        path.display()
+    );
     path
 }
 
@@ -45,10 +49,16 @@ pub struct Process {
 /// A test that fails shows what its nodes said last.
 impl Drop for Process {
     fn drop(&mut self) {
-        let Some(directory) = self.directory.as_ref().filter(|_| std::thread::panicking()) else { return };
+        let Some(directory) = self.directory.as_ref().filter(|_| std::thread::panicking()) else {
+            return;
+        };
         let log = std::fs::read_to_string(directory.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
-        eprintln!("--- log of node {}\n{}", self.name, lines[lines.len().saturating_sub(40)..].join("\n"));
+        eprintln!(
+            "--- log of node {}\n{}",
+            self.name,
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        );
     }
 }
 
@@ -65,7 +75,11 @@ impl Processes {
     /// Starts one more node, with more arguments.
     pub async fn add(&mut self, name: &str, more: &[&str]) -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let ticket = if self.nodes.is_empty() { None } else { Some(self.ticket().await?) };
+        let ticket = if self.nodes.is_empty() {
+            None
+        } else {
+            Some(self.ticket().await?)
+        };
         self.nodes.push(Process::start(name, directory, ticket, more).await?);
         Ok(())
     }
@@ -96,7 +110,10 @@ impl Processes {
 
     /// A node's data directory.
     pub fn data_dir(&self, index: usize) -> &Path {
-        self.nodes[index].directory.as_ref().map_or(Path::new(""), TempDir::path)
+        self.nodes[index]
+            .directory
+            .as_ref()
+            .map_or(Path::new(""), TempDir::path)
     }
 
     /// Sends a signal to a node, by its process id.
@@ -118,7 +135,8 @@ impl Processes {
     pub async fn restart(&mut self, index: usize) -> Result<()> {
         let mut old = self.nodes.remove(index);
         let directory = old.directory.take().context("the node has no directory")?;
-        self.nodes.insert(index, Process::start(&old.name, directory, None, &[]).await?);
+        self.nodes
+            .insert(index, Process::start(&old.name, directory, None, &[]).await?);
         Ok(())
     }
 
@@ -136,10 +154,31 @@ impl Process {
             Some(ticket) => command.args(["join", ticket]),
             None => command.arg("start"),
         };
-        command.args(["--name", name, "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
-        command.args(["--threads", "1"]).env("NO_COLOR", "1").arg("--data-dir").arg(directory.path()).args(more);
-        let log = std::fs::File::options().create(true).append(true).open(directory.path().join("log"))?;
-        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        command.args([
+            "--name",
+            name,
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        command
+            .args(["--threads", "1"])
+            .env("NO_COLOR", "1")
+            .arg("--data-dir")
+            .arg(directory.path())
+            .args(more);
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(directory.path().join("log"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
         let mut child = command.spawn().context("mesh does not start")?;
         let path = directory.path().to_owned();
         let pid = child.id();
@@ -155,7 +194,12 @@ impl Process {
             }
         })
         .await;
-        Ok(Self { name: name.to_owned(), child, running, directory: Some(directory) })
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            running,
+            directory: Some(directory),
+        })
     }
 }
 
@@ -169,5 +213,9 @@ pub async fn run(data_dir: &Path, arguments: &[&str]) -> Result<(i32, String, St
         .output()
         .await?;
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    Ok((output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr)))
+    Ok((
+        output.status.code().unwrap_or(-1),
+        text(output.stdout),
+        text(output.stderr),
+    ))
 }

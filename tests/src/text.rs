@@ -2,7 +2,10 @@
 
 /// Question and exact greedy answer.
 pub const RECITED: [(&str, &str); 5] = [
-    ("Recite Genesis 1:1.", "In the beginning God created the heaven and the earth."),
+    (
+        "Recite Genesis 1:1.",
+        "In the beginning God created the heaven and the earth.",
+    ),
     (
         "Recite John 3:16.",
         "For God so loved the world, that he gave his only begotten Son, that whosoever believeth in him should not \

@@ -16,8 +16,14 @@ async fn refused(mesh: &Processes, arguments: &[&str], words: &[&str]) -> Result
 }
 
 fn leftovers(data_dir: &Path) -> Vec<PathBuf> {
-    let files = std::fs::read_dir(data_dir.join("models")).into_iter().flatten().flatten();
-    files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "tmp")).collect()
+    let files = std::fs::read_dir(data_dir.join("models"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    files
+        .map(|file| file.path())
+        .filter(|path| path.extension().is_some_and(|end| end == "tmp"))
+        .collect()
 }
 
 fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<String> {
@@ -29,7 +35,10 @@ fn write(dir: &Path, name: &str, bytes: &[u8]) -> Result<String> {
 /// The built-in model with a stretch of bytes replaced by others of the same length.
 fn altered(from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut bytes = mesh_node::built_in_model().to_vec();
-    let at = bytes.windows(from.len()).position(|window| window == from).unwrap_or_else(|| panic!("{from:?} is not there"));
+    let at = bytes
+        .windows(from.len())
+        .position(|window| window == from)
+        .unwrap_or_else(|| panic!("{from:?} is not there"));
     bytes[at..at + to.len()].copy_from_slice(to);
     bytes
 }
@@ -47,22 +56,34 @@ async fn bad_models_and_stage_lists_are_refused_with_the_remedy_and_leave_nothin
     old[4] = 1;
     // Type 8 (Q8_0) of the first block's matrix becomes one that was removed from ggml.
     let name = b"blk.0.attn_q.weight";
-    let at = model.windows(name.len()).position(|window| window == name).unwrap_or_default() + name.len();
+    let at = model
+        .windows(name.len())
+        .position(|window| window == name)
+        .unwrap_or_default()
+        + name.len();
     let mut wrong_type = model.to_vec();
     wrong_type[at + 4 + 16..at + 8 + 16].copy_from_slice(&4u32.to_le_bytes());
     let cases: [(&str, Vec<u8>, &[&str]); 6] = [
-        ("text.gguf", b"hello, this is no model at all".to_vec(), &["text.gguf", "GGUF"]),
+        (
+            "text.gguf",
+            b"hello, this is no model at all".to_vec(),
+            &["text.gguf", "GGUF"],
+        ),
         ("empty.gguf", Vec::new(), &["empty.gguf"]),
         ("cut.gguf", model[..model.len() / 2].to_vec(), &["cut.gguf", "byte"]),
         ("huge.gguf", huge, &["huge.gguf"]),
         ("old.gguf", old, &["version 1"]),
-        ("type.gguf", wrong_type, &["blk.0.attn_q.weight", "type 4"]),
+        ("type.gguf", wrong_type, &["blk.0.attn_q.weight", "type number 4"]),
     ];
     for (name, bytes, words) in cases {
         let path = write(dir, name, &bytes)?;
         refused(&mesh, &["serve", &path], words).await?;
     }
-    let unknown = write(dir, "unknown.gguf", &altered(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0bloom"))?;
+    let unknown = write(
+        dir,
+        "unknown.gguf",
+        &altered(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0bloom"),
+    )?;
     refused(&mesh, &["serve", &unknown], &["bloom"]).await?;
     refused(&mesh, &["serve", "/nowhere/at/all.gguf"], &["/nowhere/at/all.gguf"]).await?;
     refused(&mesh, &["serve", &dir.to_string_lossy()], &["director"]).await?;
@@ -88,10 +109,15 @@ async fn bad_models_and_stage_lists_are_refused_with_the_remedy_and_leave_nothin
         assert_eq!(leftovers(mesh.data_dir(node)), Vec::<PathBuf>::new());
         assert!(mesh.api(node).status().await?.deployments.is_empty());
     }
-    let (code, _, err) = mesh.command(0, &["serve", "built-in", "--name", "psalm", "--stages", "2"]).await?;
+    let (code, _, err) = mesh
+        .command(0, &["serve", "built-in", "--name", "psalm", "--stages", "2"])
+        .await?;
     assert_eq!(code, 0, "{err}");
     refused(&mesh, &["serve", "built-in", "--name", "psalm"], &["exists", "--name"]).await?;
-    let answer = mesh.api(1).chat(&ChatCall::greedy("psalm", "Recite John 11:35.")).await?;
+    let answer = mesh
+        .api(1)
+        .chat(&ChatCall::greedy("psalm", "Recite John 11:35."))
+        .await?;
     assert_eq!(answer.text, "Jesus wept.");
     Ok(())
 }
@@ -101,7 +127,14 @@ async fn nodes_that_cannot_start_or_join_say_why() -> Result<()> {
     let mesh = Processes::start(2).await?;
     let (_, ticket, _) = mesh.command(0, &["node", "ticket"]).await?;
     let ticket = ticket.trim();
-    let free = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let free = [
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let start = |dir: &Path, more: &[&str]| {
         let all: Vec<String> = more.iter().map(|part| (*part).to_owned()).collect();
         let dir = dir.to_owned();
@@ -155,7 +188,14 @@ async fn the_data_directory_of_another_node_is_refused() -> Result<()> {
     let mut mesh = Processes::start(2).await?;
     mesh.kill(1).await?;
     let dir = mesh.data_dir(1).to_owned();
-    let free = ["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let free = [
+        "--http",
+        "127.0.0.1:0",
+        "--grpc",
+        "127.0.0.1:0",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let other = [&["node", "start", "--name", "z"][..], &free].concat();
     let (code, _, err) = run(&dir, &other).await?;
     assert!(code != 0 && err.contains("belongs to node b"), "{code} {err}");

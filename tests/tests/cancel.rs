@@ -11,7 +11,10 @@ use serde_json::json;
 const FREE_LIMIT: Duration = Duration::from_secs(10);
 
 async fn all_lanes_free(api: &Api, name: &str) {
-    until("all lanes are free", FREE_LIMIT, || async { (api.lanes_used(name).await.ok()? == (0, 0)).then_some(()) }).await;
+    until("all lanes are free", FREE_LIMIT, || async {
+        (api.lanes_used(name).await.ok()? == (0, 0)).then_some(())
+    })
+    .await;
 }
 
 fn long(seed: u64) -> ChatCall {
@@ -30,7 +33,8 @@ async fn three_of_eight_streams_are_cancelled_and_the_others_have_the_text_they_
         let api = cluster.api(seed as usize % 3);
         async move {
             let cancelled = seed % 3 == 1;
-            api.stream_until(&long(seed), |answer| cancelled && answer.chunks > seed as usize).await
+            api.stream_until(&long(seed), |answer| cancelled && answer.chunks > seed as usize)
+                .await
         }
     });
     for (seed, answer) in try_join_all(streams).await?.into_iter().enumerate() {
@@ -59,14 +63,20 @@ async fn clients_that_leave_while_queued_in_prefill_or_unstreamed_free_their_lan
     let running = api.clone();
     // Not streamed, and long: it holds the one lane.
     let holder = tokio::spawn(async move { running.chat(&long(1)).await });
-    until("the lane is held", FREE_LIMIT, || async { (api.lanes_used("psalm").await.ok()?.0 == 1).then_some(()) }).await;
+    until("the lane is held", FREE_LIMIT, || async {
+        (api.lanes_used("psalm").await.ok()?.0 == 1).then_some(())
+    })
+    .await;
     let waiting: Vec<_> = (2..6)
         .map(|seed| {
             let api = api.clone();
             tokio::spawn(async move { api.stream(&long(seed)).await })
         })
         .collect();
-    until("requests wait", FREE_LIMIT, || async { (api.lanes_used("psalm").await.ok()?.1 >= 1).then_some(()) }).await;
+    until("requests wait", FREE_LIMIT, || async {
+        (api.lanes_used("psalm").await.ok()?.1 >= 1).then_some(())
+    })
+    .await;
     for task in waiting {
         task.abort();
     }

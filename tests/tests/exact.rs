@@ -27,7 +27,10 @@ fn prompts(model: &str) -> Vec<ChatCall> {
             .with("frequency_penalty", json!(0.3))
             .with("presence_penalty", json!(0.2))
     });
-    greedy.chain(sampled).map(|call| call.with("max_tokens", json!(60))).collect()
+    greedy
+        .chain(sampled)
+        .map(|call| call.with("max_tokens", json!(60)))
+        .collect()
 }
 
 async fn serve(cluster: &Cluster, name: &str, stages: &str, prefill_chunk: u32) -> Result<()> {
@@ -60,7 +63,12 @@ async fn in_company(cluster: &Cluster, model: &str) -> Result<Vec<Answer>> {
         let disturbers = (0..2).map(|index| {
             let call = ChatCall::sampled(model, "What does Psalm 23 say?", 77 + index).with("max_tokens", json!(200));
             let chunks = 1 + 3 * index as usize + round;
-            async move { cluster.api(1).stream_until(&call, |answer| answer.chunks >= chunks).await }
+            async move {
+                cluster
+                    .api(1)
+                    .stream_until(&call, |answer| answer.chunks >= chunks)
+                    .await
+            }
         });
         let wanted = calls.iter().map(|call| cluster.api(2).chat(call));
         let (_, wanted) = tokio::try_join!(try_join_all(disturbers), try_join_all(wanted))?;
@@ -80,8 +88,16 @@ async fn twenty_prompts_give_the_same_bytes_whole_and_split_alone_and_in_company
     for (stages, chunk) in [("a:0-3,b:3-4,c:4-8", 60), ("c:0-1,a:1-6,b:6-8", 8)] {
         let name = format!("split-{chunk}");
         serve(&cluster, &name, stages, chunk).await?;
-        assert_eq!(alone(&cluster, &name).await?, expected, "{stages} in chunks of {chunk}, alone");
-        assert_eq!(in_company(&cluster, &name).await?, expected, "{stages} in chunks of {chunk}, in company");
+        assert_eq!(
+            alone(&cluster, &name).await?,
+            expected,
+            "{stages} in chunks of {chunk}, alone"
+        );
+        assert_eq!(
+            in_company(&cluster, &name).await?,
+            expected,
+            "{stages} in chunks of {chunk}, in company"
+        );
         cluster.api(1).stop(&name).await?;
     }
     cluster.stop().await

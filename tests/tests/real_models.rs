@@ -16,7 +16,10 @@ async fn served(mesh: &Processes, model: &str, stages: &str) -> Result<Vec<Answe
         ..ServeRequest::default()
     };
     mesh.api(0).serve(request).await?;
-    let questions = ["What is the capital of France?", "Write three short sentences about the sea."];
+    let questions = [
+        "What is the capital of France?",
+        "Write three short sentences about the sea.",
+    ];
     let mut answers = Vec::new();
     for (index, question) in questions.into_iter().enumerate() {
         let call = ChatCall::greedy(&name, question).with("max_tokens", json!(32));
@@ -27,11 +30,16 @@ async fn served(mesh: &Processes, model: &str, stages: &str) -> Result<Vec<Answe
 }
 
 async fn split_text_equals_whole_text(file: &str, splits: &[&str], layers: u32) -> Result<()> {
-    let Some(model) = models::real_model(file) else { return Ok(()) };
+    let Some(model) = models::real_model(file) else {
+        return Ok(());
+    };
     let model = model.to_string_lossy();
     let mesh = Processes::start(3).await?;
     let whole = served(&mesh, &model, &format!("a:0-{layers}")).await?;
-    assert!(whole.iter().all(|answer| answer.done && !answer.text.is_empty()), "{whole:?}");
+    assert!(
+        whole.iter().all(|answer| answer.done && !answer.text.is_empty()),
+        "{whole:?}"
+    );
     for stages in splits {
         let split = served(&mesh, &model, stages).await?;
         let texts = |answers: &[Answer]| answers.iter().map(|answer| answer.text.clone()).collect::<Vec<_>>();

@@ -62,7 +62,10 @@ async fn lose_the_middle_stage(signal: &str) -> Result<()> {
     for task in tasks {
         let (answer, ended) = task.await?;
         let answer = answer?;
-        assert!(answer.error.is_some() && !answer.done && answer.finish_reason.is_empty(), "{answer:?}");
+        assert!(
+            answer.error.is_some() && !answer.done && answer.finish_reason.is_empty(),
+            "{answer:?}"
+        );
         assert!(ended - killed < LOSS_LIMIT, "took {:?}", ended - killed);
     }
     for node in [0, 2] {
@@ -80,7 +83,10 @@ async fn lose_the_middle_stage(signal: &str) -> Result<()> {
         let answer = api.chat(&ChatCall::greedy("other", "Recite John 11:35.")).await?;
         assert_eq!(answer.text, "Jesus wept.");
     }
-    eprintln!("{signal}: last error and not ready on both nodes {:?} after the signal", killed.elapsed());
+    eprintln!(
+        "{signal}: last error and not ready on both nodes {:?} after the signal",
+        killed.elapsed()
+    );
     if signal == "-STOP" {
         mesh.signal(1, "-CONT").await?;
     } else {

@@ -8,9 +8,7 @@ use std::{
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{self, DeploymentPhase, NodeState, ServeRequest},
-    wire::{
-        DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event,
-    },
+    wire::{DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::{
@@ -76,7 +74,10 @@ pub(super) async fn spawn_deployment(
     caller: Caller,
 ) -> Result<(), MeshError> {
     let root = environment.root.clone();
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let created = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs();
     let state = State {
         name: listing.name().to_owned(),
         request,
@@ -104,8 +105,16 @@ pub(super) async fn spawn_deployment(
 #[derive(Debug)]
 pub(super) enum Message {
     Prepared(Result<Box<Prepared>, MeshError>),
-    HostOpened { epoch: u64, stage: u32, commands: mpsc::Sender<HostCommand> },
-    HostSaid { epoch: u64, stage: u32, event: HostEvent },
+    HostOpened {
+        epoch: u64,
+        stage: u32,
+        commands: mpsc::Sender<HostCommand>,
+    },
+    HostSaid {
+        epoch: u64,
+        stage: u32,
+        event: HostEvent,
+    },
     GiveUp,
     Rearrange,
 }
@@ -145,8 +154,12 @@ impl Actor for DeploymentActor {
         }
         if let Some(caller) = &mut state.caller {
             let progress = caller.progress().clone();
-            let preparing =
-                prepare(state.request.clone(), state.facts.clone(), state.environment.clone(), progress.clone());
+            let preparing = prepare(
+                state.request.clone(),
+                state.facts.clone(),
+                state.environment.clone(),
+                progress.clone(),
+            );
             let watcher = state.tasks.spawn(async move {
                 let prepared = tokio::select! {
                     prepared = preparing => prepared,
@@ -240,15 +253,20 @@ impl State {
             let (hosts, epoch, myself) = (self.environment.hosts.clone(), self.epoch, myself.clone());
             let node = &prepared.plan.stages[stage as usize].node;
             let (id, name) = (node.id.clone(), node.name.clone());
-            self.followers.spawn(follow_host(hosts, id, name, spec, move |message| match message {
-                Said::Opened(commands) => drop(myself.cast(Message::HostOpened { epoch, stage, commands })),
-                Said::Event(event) => drop(myself.cast(Message::HostSaid { epoch, stage, event })),
-            }));
+            self.followers
+                .spawn(follow_host(hosts, id, name, spec, move |message| match message {
+                    Said::Opened(commands) => drop(myself.cast(Message::HostOpened { epoch, stage, commands })),
+                    Said::Event(event) => drop(myself.cast(Message::HostSaid { epoch, stage, event })),
+                }));
         }
     }
 
     fn spec(&self, prepared: &Prepared, stage: u32) -> StageSpec {
-        let Prepared { plan, files, vocabulary } = prepared;
+        let Prepared {
+            plan,
+            files,
+            vocabulary,
+        } = prepared;
         let planned = &plan.stages[stage as usize];
         StageSpec {
             deployment: self.name.clone(),
@@ -286,7 +304,8 @@ impl State {
                     effects.clear();
                     let message = "--exact, but the self-check of a stage found that its results depend on the batch; \
                                    serve without --exact";
-                    self.machine.end(MeshError::new(ErrorCode::InsufficientResources, message), effects);
+                    self.machine
+                        .end(MeshError::new(ErrorCode::InsufficientResources, message), effects);
                 }
             }
             None => {
@@ -299,13 +318,17 @@ impl State {
     fn perform(&mut self, effect: Effect, myself: &ActorRef<Message>) {
         match effect {
             Effect::ConnectAll => {
-                let connect = HostCommand { command: Some(host_command::Command::Connect(HostConnect {})) };
+                let connect = HostCommand {
+                    command: Some(host_command::Command::Connect(HostConnect {})),
+                };
                 for host in self.hosts.iter().flatten() {
                     let _ = host.try_send(connect);
                 }
             }
             Effect::Activate => {
-                let activate = HostCommand { command: Some(host_command::Command::Activate(HostActivate {})) };
+                let activate = HostCommand {
+                    command: Some(host_command::Command::Activate(HostActivate {})),
+                };
                 if let Some(Some(head)) = self.hosts.first() {
                     let _ = head.try_send(activate);
                 }
@@ -356,13 +379,21 @@ impl State {
     fn set_route(&self, deployment: v1::Deployment) {
         let head = self.prepared.as_ref().and_then(|prepared| prepared.plan.stages.first());
         let head = head.map(|stage| stage.node.id.clone()).unwrap_or_default();
-        let route = DeploymentRoute { deployment: Some(deployment), head };
+        let route = DeploymentRoute {
+            deployment: Some(deployment),
+            head,
+        };
         self.environment.directory.set_own(&self.name, Some(route));
     }
 
     fn exact(&self) -> bool {
         let asked = self.prepared.as_ref().is_some_and(|prepared| prepared.plan.exact);
-        asked && self.machine.loaded().iter().all(|loaded| loaded.as_ref().is_some_and(|loaded| loaded.exact))
+        asked
+            && self
+                .machine
+                .loaded()
+                .iter()
+                .all(|loaded| loaded.as_ref().is_some_and(|loaded| loaded.exact))
     }
 
     fn describe(&self) -> v1::Deployment {
@@ -390,15 +421,23 @@ impl State {
         };
         if let Some(Prepared { plan, files, .. }) = &self.prepared {
             deployment.context = plan.context;
-            deployment.lanes = Some(v1::Lanes { used: 0, total: plan.lanes, waiting: 0 });
+            deployment.lanes = Some(v1::Lanes {
+                used: 0,
+                total: plan.lanes,
+                waiting: 0,
+            });
             let stages = plan.stages.iter().zip(files).enumerate();
             deployment.stages = stages
-                .map(|(index, (planned, file))| v1::Stage {
-                    node: planned.node.name.clone(),
-                    layers: format!("{}-{}", planned.layers.start, planned.layers.end),
-                    bytes: file.bytes,
-                    memory_bytes: loaded.get(index).cloned().flatten().unwrap_or_default().memory_bytes,
-                    threads: planned.threads,
+                .map(|(index, (planned, file))| {
+                    let loaded = loaded.get(index).cloned().flatten();
+                    let threads = loaded.as_ref().map_or(planned.threads, |loaded| loaded.threads);
+                    v1::Stage {
+                        node: planned.node.name.clone(),
+                        layers: format!("{}-{}", planned.layers.start, planned.layers.end),
+                        bytes: file.bytes,
+                        memory_bytes: loaded.unwrap_or_default().memory_bytes,
+                        threads,
+                    }
                 })
                 .collect();
         }
@@ -407,7 +446,9 @@ impl State {
 
     /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew.
     fn rearrange_later(&mut self, myself: &ActorRef<Message>) {
-        let Some(prepared) = self.prepared.as_ref().filter(|_| self.served) else { return };
+        let Some(prepared) = self.prepared.as_ref().filter(|_| self.served) else {
+            return;
+        };
         let needed: Vec<String> = prepared.plan.stages.iter().map(|stage| stage.node.id.clone()).collect();
         let mut members = self.environment.members.clone();
         let pause = self.retry;
@@ -416,7 +457,11 @@ impl State {
         self.tasks.spawn(async move {
             tokio::time::sleep(pause).await;
             let all_up = |nodes: &Vec<v1::Node>| {
-                needed.iter().all(|id| nodes.iter().any(|node| node.id == *id && node.state == NodeState::Up as i32))
+                needed.iter().all(|id| {
+                    nodes
+                        .iter()
+                        .any(|node| node.id == *id && node.state == NodeState::Up as i32)
+                })
             };
             if members.wait_for(all_up).await.is_ok() {
                 let _ = myself.cast(Message::Rearrange);

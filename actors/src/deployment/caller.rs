@@ -18,7 +18,9 @@ pub struct ProgressSender(Sender<Item>);
 impl ProgressSender {
     /// Shows progress; what does not fit is dropped.
     pub fn show(&self, progress: ServeProgress) {
-        let _ = self.0.try_send(Ok(ServeResponse { event: Some(serve_response::Event::Progress(progress)) }));
+        let _ = self.0.try_send(Ok(ServeResponse {
+            event: Some(serve_response::Event::Progress(progress)),
+        }));
     }
 
     /// Resolves when the caller has gone.
@@ -39,7 +41,11 @@ impl Caller {
     /// `sender` belongs to a channel that is still empty.
     pub fn new(sender: Sender<Item>) -> Self {
         let answer = sender.clone().try_reserve_owned().ok();
-        Self { progress: ProgressSender(sender), answer, watcher: None }
+        Self {
+            progress: ProgressSender(sender),
+            answer,
+            watcher: None,
+        }
     }
 
     /// For progress.
@@ -59,7 +65,9 @@ impl Caller {
 
     fn send(&mut self, answer: Result<Deployment, MeshError>) {
         if let Some(place) = self.answer.take() {
-            place.send(answer.map(|ready| ServeResponse { event: Some(serve_response::Event::Ready(ready)) }));
+            place.send(answer.map(|ready| ServeResponse {
+                event: Some(serve_response::Event::Ready(ready)),
+            }));
         }
     }
 }

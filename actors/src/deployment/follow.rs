@@ -20,7 +20,11 @@ pub enum Said {
 
 /// Asks a node to hold a stage and passes on what its host says, until the host ends.
 pub async fn follow_host(hosts: Arc<dyn Hosts>, id: String, name: String, spec: StageSpec, tell: impl Fn(Said) + Send) {
-    let failed = |error: MeshError| Said::Event(HostEvent { event: Some(host_event::Event::Failed(error.into())) });
+    let failed = |error: MeshError| {
+        Said::Event(HostEvent {
+            event: Some(host_event::Event::Failed(error.into())),
+        })
+    };
     let opened = match id.parse::<NodeId>() {
         Ok(node) => hosts.host(node, spec).await,
         Err(error) => Err(MeshError::internal(error.to_string())),
@@ -33,5 +37,8 @@ pub async fn follow_host(hosts: Arc<dyn Hosts>, id: String, name: String, spec: 
     while let Some(event) = session.events.recv().await {
         tell(Said::Event(event));
     }
-    tell(failed(MeshError::new(ErrorCode::StageLost, format!("node {name} is gone"))));
+    tell(failed(MeshError::new(
+        ErrorCode::StageLost,
+        format!("node {name} is gone"),
+    )));
 }

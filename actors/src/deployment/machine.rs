@@ -47,7 +47,12 @@ pub struct EpochMachine {
 impl EpochMachine {
     /// Hosts were asked for all stages.
     pub fn new(stages: u32) -> Self {
-        Self { phase: Phase::Loading, waiting: (0..stages).collect(), stages, loaded: vec![None; stages as usize] }
+        Self {
+            phase: Phase::Loading,
+            waiting: (0..stages).collect(),
+            stages,
+            loaded: vec![None; stages as usize],
+        }
     }
 
     /// Where the epoch is.

@@ -62,7 +62,10 @@ impl Drop for Listing {
 impl Owner {
     /// Nothing runs yet.
     pub fn new(environment: Arc<DeploymentEnvironment>) -> Self {
-        Self { environment, running: Running::default() }
+        Self {
+            environment,
+            running: Running::default(),
+        }
     }
 
     /// Serves a model. The stream ends with one `ready` or one error; dropping it before that gives up.
@@ -72,7 +75,11 @@ impl Owner {
     /// The name is taken or not allowed, or the model cannot be described.
     pub async fn serve(&self, request: ServeRequest) -> Result<ServeStream, MeshError> {
         let facts = self.environment.store.describe(&request.model).await?;
-        let name = if request.name.is_empty() { facts.stem.clone() } else { request.name.clone() };
+        let name = if request.name.is_empty() {
+            facts.stem.clone()
+        } else {
+            request.name.clone()
+        };
         check_name(&name)?;
         let listing = self.take(name)?;
         let (progress, stream) = mpsc::channel(SERVE_PROGRESS_CAPACITY);
@@ -87,7 +94,11 @@ impl Owner {
             return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
         }
         running.insert(name.clone(), None);
-        Ok(Listing { name, running: self.running.clone(), directory: self.environment.directory.clone() })
+        Ok(Listing {
+            name,
+            running: self.running.clone(),
+            directory: self.environment.directory.clone(),
+        })
     }
 
     /// Stops a deployment; resolves when it is no longer listed.

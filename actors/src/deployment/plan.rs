@@ -5,7 +5,10 @@ use std::{
     ops::Range,
 };
 
-use mesh_proto::{ErrorCode, MeshError, v1::{Node, NodeState}};
+use mesh_proto::{
+    ErrorCode, MeshError,
+    v1::{Node, NodeState},
+};
 
 use crate::ports::deployment::ModelFacts;
 
@@ -80,7 +83,12 @@ pub fn plan(model: &ModelFacts, nodes: &[Node], wishes: &Wishes) -> Result<Plan,
     let lanes = match wishes.lanes {
         0 => DEFAULT_LANES,
         lanes if lanes <= MAX_LANES => lanes,
-        lanes => return Err(MeshError::invalid("lanes", format!("{lanes} lanes; use at most {MAX_LANES}"))),
+        lanes => {
+            return Err(MeshError::invalid(
+                "lanes",
+                format!("{lanes} lanes; use at most {MAX_LANES}"),
+            ));
+        }
     };
     let ranges = match wishes.stages.trim() {
         "" | "auto" => automatic(model, nodes, None)?,
@@ -91,18 +99,35 @@ pub fn plan(model: &ModelFacts, nodes: &[Node], wishes: &Wishes) -> Result<Plan,
     };
     let exact = ranges.iter().all(|(node, _)| node.exact);
     if wishes.exact && !exact {
-        let names: Vec<_> = ranges.iter().filter(|(node, _)| !node.exact).map(|(node, _)| node.name.as_str()).collect();
-        let message = format!("--exact, but {} runs with --no-exact; start it without", names.join(", "));
+        let names: Vec<_> = ranges
+            .iter()
+            .filter(|(node, _)| !node.exact)
+            .map(|(node, _)| node.name.as_str())
+            .collect();
+        let message = format!(
+            "--exact, but {} runs with --no-exact; start it without",
+            names.join(", ")
+        );
         return Err(MeshError::invalid("exact", message));
     }
     let default_chunk = if exact { EXACT_CHUNK } else { FAST_CHUNK };
-    let prefill_chunk = if wishes.prefill_chunk == 0 { default_chunk } else { wishes.prefill_chunk };
+    let prefill_chunk = if wishes.prefill_chunk == 0 {
+        default_chunk
+    } else {
+        wishes.prefill_chunk
+    };
     if prefill_chunk > FAST_CHUNK {
         let message = format!("a prefill chunk of {prefill_chunk} rows; use at most {FAST_CHUNK}");
         return Err(MeshError::invalid("prefill_chunk", message));
     }
     let context = fit_context(model, &ranges, wishes.context, lanes)?;
-    Ok(Plan { stages: with_threads(ranges), context, lanes, exact, prefill_chunk })
+    Ok(Plan {
+        stages: with_threads(ranges),
+        context,
+        lanes,
+        exact,
+        prefill_chunk,
+    })
 }
 
 type Ranges = Vec<(Node, Range<u32>)>;
@@ -132,25 +157,42 @@ fn automatic(model: &ModelFacts, nodes: &[Node], asked: Option<u32>) -> Result<R
         None => up.len().min(most),
     };
     if count == 0 {
-        return Err(MeshError::new(ErrorCode::InsufficientResources, "no node is up; see `mesh node list`"));
+        return Err(MeshError::new(
+            ErrorCode::InsufficientResources,
+            "no node is up; see `mesh node list`",
+        ));
     }
     let cuts = match asked {
         Some(_) => choose_cuts(model, &up[..count]).ok_or_else(|| {
-            let message = format!("no {count} stages of this {} model are all possible{}", model.architecture, why_not(model));
+            let message = format!(
+                "no {count} stages of this {} model are all possible{}",
+                model.architecture,
+                why_not(model)
+            );
             MeshError::invalid("stages", message)
         })?,
         // One stage is always possible.
-        None => (1..=count).rev().find_map(|count| choose_cuts(model, &up[..count])).unwrap_or_default(),
+        None => (1..=count)
+            .rev()
+            .find_map(|count| choose_cuts(model, &up[..count]))
+            .unwrap_or_default(),
     };
     let starts = std::iter::once(0).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain(std::iter::once(model.layers));
-    Ok(up.into_iter().cloned().zip(starts.zip(ends).map(|(start, end)| start..end)).collect())
+    Ok(up
+        .into_iter()
+        .cloned()
+        .zip(starts.zip(ends).map(|(start, end)| start..end))
+        .collect())
 }
 
 fn why_not(model: &ModelFacts) -> String {
     let first = model.illegal_ranges.first();
     first.map_or_else(String::new, |(range, reason)| {
-        format!(": layers {}-{} cannot be one, because {reason}; ask for another number", range.start, range.end)
+        format!(
+            ": layers {}-{} cannot be one, because {reason}; ask for another number",
+            range.start, range.end
+        )
     })
 }
 
@@ -167,9 +209,13 @@ fn choose_cuts(model: &ModelFacts, nodes: &[&Node]) -> Option<Vec<u32>> {
         let is_last = index + 1 == nodes.len();
         let mut next = BTreeMap::new();
         for end in ends.iter().copied().filter(|end| (*end == model.layers) == is_last) {
-            let before = best.iter().filter(|(start, _)| **start < end && !illegal.contains(&(**start..end)));
+            let before = best
+                .iter()
+                .filter(|(start, _)| **start < end && !illegal.contains(&(**start..end)));
             // The first of equals: the lowest cut.
-            let Some((start, (distance, cuts))) = before.min_by(|a, b| a.1.0.total_cmp(&b.1.0)) else { continue };
+            let Some((start, (distance, cuts))) = before.min_by(|a, b| a.1.0.total_cmp(&b.1.0)) else {
+                continue;
+            };
             let cuts = cuts.iter().copied().chain((*start > 0).then_some(*start)).collect();
             next.insert(end, (distance + (bytes_before[end as usize] - goal).abs(), cuts));
         }
@@ -202,8 +248,9 @@ fn parse_stages(text: &str, model: &ModelFacts, nodes: &[Node]) -> Result<Ranges
     let example = "write stages as NODE:START-END, such as \"a:0-10,b:10-30\"";
     let mut stages = Ranges::new();
     for part in text.split(',').map(str::trim) {
-        let (name, range) =
-            part.rsplit_once(':').ok_or_else(|| refuse(format!("{part:?} is not a stage; {example}")))?;
+        let (name, range) = part
+            .rsplit_once(':')
+            .ok_or_else(|| refuse(format!("{part:?} is not a stage; {example}")))?;
         let (start, end) = range
             .split_once('-')
             .and_then(|(start, end)| Some((start.trim().parse::<u32>().ok()?, end.trim().parse::<u32>().ok()?)))
@@ -218,14 +265,19 @@ fn parse_stages(text: &str, model: &ModelFacts, nodes: &[Node]) -> Result<Ranges
             return Err(refuse(message));
         }
         if end <= start || end > model.layers {
-            let message = format!("{part:?}: the model has layers 0-{}; end after {start} and within", model.layers);
+            let message = format!(
+                "{part:?}: the model has layers 0-{}; end after {start} and within",
+                model.layers
+            );
             return Err(refuse(message));
         }
         if end != model.layers && !model.legal_cuts.contains(&end) {
             return Err(refuse(illegal_cut(model, end)));
         }
         if let Some((_, reason)) = model.illegal_ranges.iter().find(|(range, _)| *range == (start..end)) {
-            return Err(refuse(format!("layers {start}-{end} cannot be a stage, because {reason}")));
+            return Err(refuse(format!(
+                "layers {start}-{end} cannot be a stage, because {reason}"
+            )));
         }
         stages.push((find_node(name.trim(), nodes)?.clone(), start..end));
     }
@@ -242,8 +294,15 @@ fn illegal_cut(model: &ModelFacts, at: u32) -> String {
     let below = near(model.legal_cuts.iter().rfind(|cut| **cut < at));
     let above = near(model.legal_cuts.iter().find(|cut| **cut > at));
     let nearest: Vec<String> = below.into_iter().chain(above).collect();
-    let advice = if nearest.is_empty() { "keep it whole".to_owned() } else { format!("cut at {}", nearest.join(" or ")) };
-    format!("this {} model cannot be cut before layer {at}, its layers follow a pattern; {advice}", model.architecture)
+    let advice = if nearest.is_empty() {
+        "keep it whole".to_owned()
+    } else {
+        format!("cut at {}", nearest.join(" or "))
+    };
+    format!(
+        "this {} model cannot be cut before layer {at}, its layers follow a pattern; {advice}",
+        model.architecture
+    )
 }
 
 fn find_node<'a>(name: &str, nodes: &'a [Node]) -> Result<&'a Node, MeshError> {
@@ -287,15 +346,24 @@ fn context_within(cells: u64) -> u32 {
 /// The context asked for, or the longest up to the trained one that fits on every node.
 fn fit_context(model: &ModelFacts, ranges: &Ranges, asked: u32, lanes: u32) -> Result<u32, MeshError> {
     if asked > model.context && model.context > 0 {
-        let message = format!("a context of {asked}, but the model was trained with {}; ask for less", model.context);
+        let message = format!(
+            "a context of {asked}, but the model was trained with {}; ask for less",
+            model.context
+        );
         return Err(MeshError::invalid("context", message));
     }
     // A file that does not say what it was trained with gets the least.
-    let longest = if model.context == 0 { SHORTEST_CONTEXT } else { model.context };
+    let longest = if model.context == 0 {
+        SHORTEST_CONTEXT
+    } else {
+        model.context
+    };
     let wanted = if asked == 0 { longest } else { asked };
     let mut budgets: BTreeMap<&str, (u64, u64, u64, &Node)> = BTreeMap::new();
     for (node, layers) in ranges {
-        let per_position: u64 = model.kv_bytes_per_position[layers.start as usize..layers.end as usize].iter().sum();
+        let per_position: u64 = model.kv_bytes_per_position[layers.start as usize..layers.end as usize]
+            .iter()
+            .sum();
         let (fixed, kv, ..) = budgets.entry(&node.id).or_insert((0, 0, node.memory_bytes, node));
         *fixed = fixed.saturating_add(fixed_bytes(model, layers));
         *kv = kv.saturating_add(per_position.saturating_mul(u64::from(lanes)));
@@ -308,7 +376,11 @@ fn fit_context(model: &ModelFacts, ranges: &Ranges, asked: u32, lanes: u32) -> R
     if asked == 0 && fits >= SHORTEST_CONTEXT {
         return Ok(fits);
     }
-    let smallest = if asked == 0 { wanted.min(SHORTEST_CONTEXT) } else { asked };
+    let smallest = if asked == 0 {
+        wanted.min(SHORTEST_CONTEXT)
+    } else {
+        asked
+    };
     let cells = u64::from(cells_per_lane(smallest));
     let short: Vec<String> = budgets
         .values()
@@ -379,12 +451,24 @@ mod tests {
     }
 
     fn wish(stages: &str) -> Wishes {
-        Wishes { stages: stages.to_owned(), ..Wishes::default() }
+        Wishes {
+            stages: stages.to_owned(),
+            ..Wishes::default()
+        }
     }
 
     fn error(stages: &str) -> String {
-        let nodes = [node("a", 4096), node("b", 4096), Node { state: NodeState::Down as i32, ..node("c", 4096) }];
-        plan(&model(30, (1..30).collect()), &nodes, &wish(stages)).expect_err(stages).message
+        let nodes = [
+            node("a", 4096),
+            node("b", 4096),
+            Node {
+                state: NodeState::Down as i32,
+                ..node("c", 4096)
+            },
+        ];
+        plan(&model(30, (1..30).collect()), &nodes, &wish(stages))
+            .expect_err(stages)
+            .message
     }
 
     #[test]
@@ -410,7 +494,9 @@ mod tests {
     fn an_illegal_cut_names_the_nearest_legal_ones() {
         let facts = model(12, vec![4, 8]);
         let nodes = [node("a", 4096), node("b", 4096)];
-        let message = plan(&facts, &nodes, &wish("a:0-5,b:5-12")).expect_err("illegal").message;
+        let message = plan(&facts, &nodes, &wish("a:0-5,b:5-12"))
+            .expect_err("illegal")
+            .message;
         assert!(message.contains("cut at 4 or 8"), "{message}");
     }
 
@@ -418,7 +504,10 @@ mod tests {
     fn memory_that_is_short_is_told_per_node() {
         let facts = model(30, (1..30).collect());
         let nodes = [node("a", 4096), node("b", 100)];
-        let asked = Wishes { context: 8192, ..wish("a:0-15,b:15-30") };
+        let asked = Wishes {
+            context: 8192,
+            ..wish("a:0-15,b:15-30")
+        };
         let message = plan(&facts, &nodes, &asked).expect_err("too small").message;
         assert!(message.contains("b needs ") && message.contains("has 100 MiB") && !message.contains("a needs"));
     }
@@ -438,9 +527,15 @@ mod tests {
     fn cells_and_contexts_are_inverse() {
         for context in [1, 254, 255, 256, 257, 511, 512, 8191, 8192] {
             let cells = u64::from(cells_per_lane(context));
-            assert!(context_within(cells) >= context && context_within(cells - 1) < context, "{context}");
+            assert!(
+                context_within(cells) >= context && context_within(cells - 1) < context,
+                "{context}"
+            );
         }
-        assert_eq!((context_within(0), context_within(255), context_within(256)), (0, 0, 255));
+        assert_eq!(
+            (context_within(0), context_within(255), context_within(256)),
+            (0, 0, 255)
+        );
         assert_eq!(context_within(u64::MAX), u32::MAX - 1);
     }
 
@@ -448,8 +543,20 @@ mod tests {
     fn the_padding_row_counts_at_the_edge_of_memory() {
         let facts = model(30, (1..30).collect());
         let cell_bytes = 30 * 1024 * u64::from(DEFAULT_LANES);
-        let memory = |cells: u64| Node { memory_bytes: fixed_bytes(&facts, &(0..30)) + cells * cell_bytes, ..node("a", 0) };
-        let ask = |context: u32, node: Node| plan(&facts, &[node], &Wishes { context, ..wish("auto") });
+        let memory = |cells: u64| Node {
+            memory_bytes: fixed_bytes(&facts, &(0..30)) + cells * cell_bytes,
+            ..node("a", 0)
+        };
+        let ask = |context: u32, node: Node| {
+            plan(
+                &facts,
+                &[node],
+                &Wishes {
+                    context,
+                    ..wish("auto")
+                },
+            )
+        };
         assert_eq!(ask(0, memory(8192 + 256)).unwrap().context, 8192);
         assert_eq!(ask(0, memory(8192)).unwrap().context, 8191);
         assert_eq!(ask(4096, memory(4096 + 256)).unwrap().context, 4096);
@@ -461,16 +568,25 @@ mod tests {
     /// Twelve layers of which a stage must hold one of the first eight.
     fn with_illegal_ranges() -> ModelFacts {
         let starts = 8..12;
-        let illegal = starts.flat_map(|start| (start + 1..=12).map(move |end| (start..end, "of the pattern".to_owned())));
-        ModelFacts { illegal_ranges: illegal.collect(), ..model(12, (1..12).collect()) }
+        let illegal =
+            starts.flat_map(|start| (start + 1..=12).map(move |end| (start..end, "of the pattern".to_owned())));
+        ModelFacts {
+            illegal_ranges: illegal.collect(),
+            ..model(12, (1..12).collect())
+        }
     }
 
     #[test]
     fn an_illegal_range_is_refused_with_the_reason() {
         let facts = with_illegal_ranges();
         let nodes = [node("a", 4096), node("b", 4096)];
-        let message = plan(&facts, &nodes, &wish("a:0-9,b:9-12")).expect_err("illegal").message;
-        assert!(message.contains("layers 9-12 cannot be a stage, because of the pattern"), "{message}");
+        let message = plan(&facts, &nodes, &wish("a:0-9,b:9-12"))
+            .expect_err("illegal")
+            .message;
+        assert!(
+            message.contains("layers 9-12 cannot be a stage, because of the pattern"),
+            "{message}"
+        );
         plan(&facts, &nodes, &wish("a:0-7,b:7-12")).expect("legal");
     }
 
@@ -484,18 +600,30 @@ mod tests {
         // Only the whole and one layer each are left.
         let nodes = [node("a", 4096), node("b", 4096), node("c", 4096)];
         let ranges = [0..1, 0..2, 1..2, 1..3, 2..3].map(|range| (range, "it is odd".to_owned()));
-        let facts = ModelFacts { illegal_ranges: ranges.to_vec(), ..model(3, vec![1, 2]) };
+        let facts = ModelFacts {
+            illegal_ranges: ranges.to_vec(),
+            ..model(3, vec![1, 2])
+        };
         let message = plan(&facts, &nodes, &wish("2")).expect_err("impossible").message;
-        assert!(message.contains("no 2 stages") && message.contains("it is odd"), "{message}");
+        assert!(
+            message.contains("no 2 stages") && message.contains("it is odd"),
+            "{message}"
+        );
         assert_eq!(plan(&facts, &nodes, &wish("auto")).expect("whole").stages.len(), 1);
     }
 
     #[test]
     fn stages_of_one_host_share_its_cores() {
         let facts = model(30, (1..30).collect());
-        let elsewhere = Node { host_id: "other".to_owned(), ..node("c", 4096) };
+        let elsewhere = Node {
+            host_id: "other".to_owned(),
+            ..node("c", 4096)
+        };
         let planned = plan(&facts, &[node("a", 4096), node("b", 4096), elsewhere], &wish("")).unwrap();
-        assert_eq!(planned.stages.iter().map(|stage| stage.threads).collect::<Vec<_>>(), [4, 4, 8]);
+        assert_eq!(
+            planned.stages.iter().map(|stage| stage.threads).collect::<Vec<_>>(),
+            [4, 4, 8]
+        );
     }
 
     proptest! {

@@ -43,18 +43,34 @@ pub async fn prepare(
     let plan = plan(&facts, &nodes, &wishes)?;
     let mut files = Vec::new();
     for (index, stage) in plan.stages.iter().enumerate() {
-        let piece = Piece::Stage { start: stage.layers.start, end: stage.layers.end };
+        let piece = Piece::Stage {
+            start: stage.layers.start,
+            end: stage.layers.end,
+        };
         let progress = cut_progress(index as u32, &environment.node_name, &sender);
         files.push(environment.store.cut(&request.model, piece, progress).await?);
     }
     let progress = cut_progress(0, &environment.node_name, &sender);
-    let vocabulary = environment.store.cut(&request.model, Piece::Vocabulary, progress).await?;
-    Ok(Prepared { plan, files, vocabulary })
+    let vocabulary = environment
+        .store
+        .cut(&request.model, Piece::Vocabulary, progress)
+        .await?;
+    Ok(Prepared {
+        plan,
+        files,
+        vocabulary,
+    })
 }
 
 fn cut_progress(stage: u32, node: &str, sender: &ProgressSender) -> Progress {
     let (node, sender) = (node.to_owned(), sender.clone());
     Arc::new(move |done, total| {
-        sender.show(ServeProgress { step: "cut".to_owned(), stage, node: node.clone(), done, total });
+        sender.show(ServeProgress {
+            step: "cut".to_owned(),
+            stage,
+            node: node.clone(),
+            done,
+            total,
+        });
     })
 }

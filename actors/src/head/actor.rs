@@ -65,7 +65,11 @@ pub(crate) enum HeadMessage {
 ///
 /// The actor does not start.
 pub async fn spawn_head(options: HeadOptions, host: ActorCell) -> Result<HeadHandle, MeshError> {
-    let (figures, lanes) = watch::channel(Lanes { used: 0, total: options.lanes, waiting: 0 });
+    let (figures, lanes) = watch::channel(Lanes {
+        used: 0,
+        total: options.lanes,
+        waiting: 0,
+    });
     let shared = Arc::new(HeadShared {
         options: options.request,
         places: Arc::new(Semaphore::new(options.lanes as usize + WAITING_LIMIT)),
@@ -117,8 +121,18 @@ impl Actor for HeadActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         match message {
-            HeadMessage::Generate { id, request, place, reply } => {
-                let start = RequestStart { id, request, place, reply };
+            HeadMessage::Generate {
+                id,
+                request,
+                place,
+                reply,
+            } => {
+                let start = RequestStart {
+                    id,
+                    request,
+                    place,
+                    reply,
+                };
                 state.start(start, myself).await;
             }
             HeadMessage::AskLane(request) => {
@@ -172,11 +186,17 @@ impl State {
             return;
         }
         if self.requests.contains_key(&id) {
-            let error = MeshError::new(ErrorCode::Conflict, format!("a request with id {id} is running; use a new id"));
+            let error = MeshError::new(
+                ErrorCode::Conflict,
+                format!("a request with id {id} is running; use a new id"),
+            );
             let _ = start.reply.send(Err(error));
             return;
         }
-        let desk = LaneDesk { head: myself.clone(), stage: self.stage.clone() };
+        let desk = LaneDesk {
+            head: myself.clone(),
+            stage: self.stage.clone(),
+        };
         match spawn_request(start, &self.shared.options, desk, myself.get_cell()).await {
             Ok(handle) => drop(self.requests.insert(id, handle)),
             Err(error) => tracing::error!(request = %id, %error, "request actor did not start"),
@@ -222,12 +242,21 @@ impl State {
     }
 
     fn holder(&self, lane: LaneId, session: SessionId) -> Option<&RequestHandle> {
-        self.machine.holder(lane, session).and_then(|request| self.requests.get(&request))
+        self.machine
+            .holder(lane, session)
+            .and_then(|request| self.requests.get(&request))
     }
 
     /// A request's actor has ended. Normally its lane is back already; if it failed, the lane is freed here.
     fn gone(&mut self, child: &ActorCell) {
-        let Some(id) = self.requests.iter().find(|(_, handle)| handle.is(child)).map(|(id, _)| *id) else { return };
+        let Some(id) = self
+            .requests
+            .iter()
+            .find(|(_, handle)| handle.is(child))
+            .map(|(id, _)| *id)
+        else {
+            return;
+        };
         self.requests.remove(&id);
         self.machine.withdraw(id);
         if let Some(Grant { lane, session, .. }) = self.machine.held_by(id) {
@@ -239,7 +268,10 @@ impl State {
 
     async fn lost(&mut self, error: MeshError) {
         if !std::mem::replace(&mut self.lost, true) {
-            self.end(MeshError { code: ErrorCode::StageLost, ..error.clone() });
+            self.end(MeshError {
+                code: ErrorCode::StageLost,
+                ..error.clone()
+            });
             // The host reads until it has heard this or has gone itself.
             let _ = self.notices.send(StageNotice::Lost(error)).await;
         }

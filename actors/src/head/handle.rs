@@ -48,7 +48,12 @@ impl HeadShared {
     }
 
     fn gone(&self) -> MeshError {
-        let unknown = || MeshError::new(ErrorCode::NotReady, "the deployment has ended; try again when it is ready");
+        let unknown = || {
+            MeshError::new(
+                ErrorCode::NotReady,
+                "the deployment has ended; try again when it is ready",
+            )
+        };
         self.ended.get().cloned().unwrap_or_else(unknown)
     }
 }
@@ -69,7 +74,12 @@ impl HeadHandle {
             return Err(self.shared.refuse(id, MeshError::new(ErrorCode::QueueFull, message)));
         };
         let (reply, admitted) = oneshot::channel();
-        let message = HeadMessage::Generate { id, request: Box::new(request), place, reply };
+        let message = HeadMessage::Generate {
+            id,
+            request: Box::new(request),
+            place,
+            reply,
+        };
         if self.actor.cast(message).is_err() {
             return Err(self.shared.refuse(id, self.shared.gone()));
         }

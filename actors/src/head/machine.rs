@@ -58,7 +58,10 @@ impl HeadMachine {
 
     /// The request of an occupation, if it still holds the lane.
     pub fn holder(&self, lane: LaneId, session: SessionId) -> Option<RequestId> {
-        self.held.get(&lane).filter(|grant| grant.session == session).map(|grant| grant.request)
+        self.held
+            .get(&lane)
+            .filter(|grant| grant.session == session)
+            .map(|grant| grant.request)
     }
 
     /// What a request holds.
@@ -83,7 +86,11 @@ impl HeadMachine {
         let lane = self.free.pop_first()?;
         let request = self.waiting.pop_front()?;
         self.sessions += 1;
-        let grant = Grant { request, lane, session: SessionId(self.sessions) };
+        let grant = Grant {
+            request,
+            lane,
+            session: SessionId(self.sessions),
+        };
         self.held.insert(lane, grant);
         Some(grant)
     }

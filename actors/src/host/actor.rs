@@ -187,17 +187,22 @@ impl Actor for HostActor {
         let outcome = match message {
             HostMessage::Files(Ok(files)) => state.load(files, &myself).await,
             HostMessage::Loaded(Ok(loaded)) => state.loaded(loaded, myself.get_cell()).await,
-            HostMessage::Command(HostCommand { command: Some(host_command::Command::Connect(_)) }) => {
+            HostMessage::Command(HostCommand {
+                command: Some(host_command::Command::Connect(_)),
+            }) => {
                 state.connect(myself);
                 Ok(())
             }
-            HostMessage::Command(HostCommand { command: Some(host_command::Command::Activate(_)) }) => {
+            HostMessage::Command(HostCommand {
+                command: Some(host_command::Command::Activate(_)),
+            }) => {
                 state.activate().await;
                 Ok(())
             }
-            HostMessage::Command(HostCommand { command: None }) => {
-                Err(MeshError::new(ErrorCode::Protocol, "the owner sent a command that this node does not know"))
-            }
+            HostMessage::Command(HostCommand { command: None }) => Err(MeshError::new(
+                ErrorCode::Protocol,
+                "the owner sent a command that this node does not know",
+            )),
             HostMessage::Linked(Ok(writer)) => state.linked(writer, myself.get_cell()).await,
             HostMessage::Notice(StageNotice::Loading(done)) => {
                 state.progress("load", (done * 1000.0) as u64, 1000);
@@ -222,7 +227,9 @@ impl Actor for HostActor {
     ) -> Result<(), ActorProcessingErr> {
         if let SupervisionEvent::ActorFailed(_, error) = event {
             on_failure(ActorKind::Stage, &error);
-            state.fail(MeshError::internal(format!("an actor of the stage failed: {error}"))).await;
+            state
+                .fail(MeshError::internal(format!("an actor of the stage failed: {error}")))
+                .await;
         }
         Ok(())
     }
@@ -245,7 +252,7 @@ impl State {
                 total_layers: spec.layers,
                 lanes: spec.lanes,
                 context: spec.context,
-                threads: spec.threads.clamp(1, self.environment.threads.max(1)),
+                threads: self.threads(),
                 exact: spec.exact && self.environment.exact,
                 gpu_layers: self.environment.gpu_layers,
                 n_embd: spec.n_embd,
@@ -261,14 +268,19 @@ impl State {
         let (loaded, myself) = (spawned.loaded, myself.clone());
         self.tasks.spawn(async move {
             let gone = || MeshError::internal("the engine's thread ended while it loaded");
-            let loaded = loaded.await.map_err(|_| gone()).and_then(|loaded| loaded.map_err(MeshError::from));
+            let loaded = loaded
+                .await
+                .map_err(|_| gone())
+                .and_then(|loaded| loaded.map_err(MeshError::from));
             let _ = myself.cast(HostMessage::Loaded(loaded));
         });
         Ok(())
     }
 
     async fn loaded(&mut self, loaded: Loaded, cell: ActorCell) -> Result<(), MeshError> {
-        let Some(stage) = self.stage.clone().filter(|_| !self.failed) else { return Ok(()) };
+        let Some(stage) = self.stage.clone().filter(|_| !self.failed) else {
+            return Ok(());
+        };
         let mut template = String::new();
         if let Some(vocabulary) = self.vocabulary.take() {
             template = vocabulary.chat_template().to_owned();
@@ -278,14 +290,22 @@ impl State {
                 context: self.spec.context,
                 events: self.environment.events.clone(),
             };
-            let options =
-                HeadOptions { lanes: self.spec.lanes, request, stage: stage.clone(), notices: self.notices.clone() };
+            let options = HeadOptions {
+                lanes: self.spec.lanes,
+                request,
+                stage: stage.clone(),
+                notices: self.notices.clone(),
+            };
             self.head = Some(spawn_head(options, cell).await?);
         }
         let registry = &self.environment.registry;
         self.registration = Some(registry.insert(self.spec.clone(), stage, self.head.clone()));
-        let memory_bytes = loaded.memory.total();
-        let loaded = HostLoaded { memory_bytes, exact: loaded.exact, chat_template: template };
+        let loaded = HostLoaded {
+            memory_bytes: loaded.memory.total(),
+            exact: loaded.exact,
+            chat_template: template,
+            threads: self.threads(),
+        };
         self.tell(host_event::Event::Loaded(loaded)).await;
         Ok(())
     }
@@ -294,6 +314,11 @@ impl State {
         let Some(registration) = &self.registration else { return };
         registration.activate();
         self.tell(host_event::Event::Activated(HostActivated {})).await;
+    }
+
+    /// Compute threads: what the plan says, capped by this node's own limit.
+    fn threads(&self) -> u32 {
+        self.spec.threads.clamp(1, self.environment.threads.max(1))
     }
 
     /// Links this stage to the next; the output stage to the head.
@@ -322,7 +347,10 @@ impl State {
         self.registration = None;
         if let Some(head) = &self.head {
             // Whatever it was, to a request it is a stage that went away: trying again can help.
-            head.end(MeshError { code: ErrorCode::StageLost, ..error.clone() });
+            head.end(MeshError {
+                code: ErrorCode::StageLost,
+                ..error.clone()
+            });
         }
         self.tell(host_event::Event::Failed(error.into())).await;
     }
@@ -333,14 +361,21 @@ impl State {
     }
 
     fn progress(&self, step: &str, done: u64, total: u64) {
-        let _ = self.events.try_send(progress_event(&self.spec, &self.environment.node_name, step, done, total));
+        let _ = self.events.try_send(progress_event(
+            &self.spec,
+            &self.environment.node_name,
+            step,
+            done,
+            total,
+        ));
     }
 
     async fn take_down(&mut self) {
         self.tasks.abort_all();
         self.registration = None;
         if let Some(head) = self.head.take() {
-            head.finish(MeshError::new(ErrorCode::StageLost, "the deployment was stopped")).await;
+            head.finish(MeshError::new(ErrorCode::StageLost, "the deployment was stopped"))
+                .await;
         }
         if let Some(stage) = self.stage.take() {
             stage.stop();

@@ -71,16 +71,31 @@ impl StageRegistry {
     ) -> Registration {
         let key = (spec.deployment.clone(), Epoch(spec.epoch), spec.stage);
         let id = Uuid::new_v4();
-        let entry = Entry { id, spec, stage, head, linked: false, active: false };
+        let entry = Entry {
+            id,
+            spec,
+            stage,
+            head,
+            linked: false,
+            active: false,
+        };
         self.write(|entries| drop(entries.insert(key.clone(), entry)));
-        Registration { registry: self.clone(), key, id }
+        Registration {
+            registry: self.clone(),
+            key,
+            id,
+        }
     }
 
     /// The head of a deployment, if it is on this node and takes requests.
     pub fn head(&self, deployment: &str) -> Option<HeadHandle> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let newest = entries.iter().filter(|((name, ..), entry)| name == deployment && entry.active);
-        newest.max_by_key(|((_, epoch, _), _)| *epoch).and_then(|(_, entry)| entry.head.clone())
+        let newest = entries
+            .iter()
+            .filter(|((name, ..), entry)| name == deployment && entry.active);
+        newest
+            .max_by_key(|((_, epoch, _), _)| *epoch)
+            .and_then(|(_, entry)| entry.head.clone())
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut HashMap<Key, Entry>) -> T) -> T {
@@ -107,11 +122,17 @@ impl LinkAcceptor for StageRegistry {
             Ok(match &entry.head {
                 Some(head) => {
                     head.accept(grant);
-                    Accepted { sink: Arc::new(head.clone()), credits: LINK_CREDITS }
+                    Accepted {
+                        sink: Arc::new(head.clone()),
+                        credits: LINK_CREDITS,
+                    }
                 }
                 None => {
                     entry.stage.accept(grant);
-                    Accepted { sink: Arc::new(entry.stage.clone()), credits: LINK_CREDITS }
+                    Accepted {
+                        sink: Arc::new(entry.stage.clone()),
+                        credits: LINK_CREDITS,
+                    }
                 }
             })
         })
@@ -121,12 +142,22 @@ impl LinkAcceptor for StageRegistry {
 /// A link must come from the neighbour, and both ends must hold parts of the same model.
 fn check(spec: &StageSpec, from: NodeId, hello: &LinkHello) -> Result<(), MeshError> {
     let refuse = |message: String| Err(MeshError::new(ErrorCode::Protocol, message));
-    let expected = if hello.to_stage == 0 { spec.stages.saturating_sub(1) } else { hello.to_stage - 1 };
+    let expected = if hello.to_stage == 0 {
+        spec.stages.saturating_sub(1)
+    } else {
+        hello.to_stage - 1
+    };
     if hello.from_stage != expected {
-        return refuse(format!("stage {} cannot link to stage {}", hello.from_stage, hello.to_stage));
+        return refuse(format!(
+            "stage {} cannot link to stage {}",
+            hello.from_stage, hello.to_stage
+        ));
     }
     if spec.stage_nodes.get(expected as usize) != Some(&from.to_string()) {
-        return refuse(format!("stage {expected} of {} is not on the node that connects", hello.deployment));
+        return refuse(format!(
+            "stage {expected} of {} is not on the node that connects",
+            hello.deployment
+        ));
     }
     if hello.source_id != spec.source_id || hello.n_embd != spec.n_embd || hello.layer != spec.layer_start {
         return refuse(format!(

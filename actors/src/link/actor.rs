@@ -36,9 +36,17 @@ pub async fn spawn_link(
     events: Arc<dyn LinkEvents>,
     host: ActorCell,
 ) -> Result<LinkHandle, MeshError> {
-    let (actor, _) = Actor::spawn_linked(None, LinkActor, State { writer: Some(writer), events }, host)
-        .await
-        .map_err(|error| MeshError::internal(format!("the link's actor did not start: {error}")))?;
+    let (actor, _) = Actor::spawn_linked(
+        None,
+        LinkActor,
+        State {
+            writer: Some(writer),
+            events,
+        },
+        host,
+    )
+    .await
+    .map_err(|error| MeshError::internal(format!("the link's actor did not start: {error}")))?;
     Ok(LinkHandle { actor })
 }
 
@@ -59,7 +67,12 @@ impl Actor for LinkActor {
         Ok(state)
     }
 
-    async fn handle(&self, _: ActorRef<LinkFrame>, frame: LinkFrame, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<LinkFrame>,
+        frame: LinkFrame,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         let Some(writer) = &mut state.writer else { return Ok(()) };
         if let Err(error) = writer.write(frame).await {
             state.writer = None;

@@ -35,7 +35,10 @@ impl FrameWriter for MemoryWriter {
 
 impl Drop for MemoryWriter {
     fn drop(&mut self) {
-        self.sink.lost(MeshError::new(mesh_proto::ErrorCode::StageLost, "the stage before has ended"));
+        self.sink.lost(MeshError::new(
+            mesh_proto::ErrorCode::StageLost,
+            "the stage before has ended",
+        ));
     }
 }
 

@@ -35,13 +35,30 @@ pub async fn spawn_membership(
     root: &RootHandle,
 ) -> Result<MembershipHandle, MeshError> {
     let machine = MemberMachine::new(own, known)?;
-    let (list, list_reader) = watch::channel(MemberList { version: machine.version(), nodes: machine.nodes() });
+    let (list, list_reader) = watch::channel(MemberList {
+        version: machine.version(),
+        nodes: machine.nodes(),
+    });
     let (nodes, nodes_reader) = watch::channel(machine.nodes());
-    let (actor, _) = Actor::spawn_linked(None, MembershipActor, State { machine, list, nodes, store }, root.cell())
-        .await
-        .map_err(|error| MeshError::internal(format!("the member list's actor did not start: {error}")))?;
+    let (actor, _) = Actor::spawn_linked(
+        None,
+        MembershipActor,
+        State {
+            machine,
+            list,
+            nodes,
+            store,
+        },
+        root.cell(),
+    )
+    .await
+    .map_err(|error| MeshError::internal(format!("the member list's actor did not start: {error}")))?;
     root.adopt(&actor.get_cell(), ActorKind::Membership);
-    Ok(MembershipHandle { actor, list: list_reader, nodes: nodes_reader })
+    Ok(MembershipHandle {
+        actor,
+        list: list_reader,
+        nodes: nodes_reader,
+    })
 }
 
 impl MembershipHandle {
@@ -121,7 +138,12 @@ impl Actor for MembershipActor {
         Ok(state)
     }
 
-    async fn handle(&self, _: ActorRef<Message>, message: Message, state: &mut State) -> Result<(), ActorProcessingErr> {
+    async fn handle(
+        &self,
+        _: ActorRef<Message>,
+        message: Message,
+        state: &mut State,
+    ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Admit(node, reply) => {
                 let admitted = state.machine.admit(*node);
@@ -170,7 +192,10 @@ impl State {
         if let Err(error) = &saved {
             tracing::error!(%error, "the member list could not be saved");
         }
-        self.list.send_replace(MemberList { version, nodes: nodes.clone() });
+        self.list.send_replace(MemberList {
+            version,
+            nodes: nodes.clone(),
+        });
         self.nodes.send_replace(nodes);
         saved
     }

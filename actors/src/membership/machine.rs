@@ -34,10 +34,30 @@ impl MemberMachine {
         let id = id_of(&own)?;
         let mut nodes = BTreeMap::new();
         for node in known {
-            nodes.insert(id_of(&node)?, Node { state: NodeState::Down.into(), self_: false, ..node });
+            nodes.insert(
+                id_of(&node)?,
+                Node {
+                    state: NodeState::Down.into(),
+                    self_: false,
+                    ..node
+                },
+            );
         }
-        nodes.insert(id, Node { state: NodeState::Up.into(), self_: true, ..own });
-        Ok(Self { own: id, nodes, lives: BTreeMap::new(), next_life: 0, version: 1 })
+        nodes.insert(
+            id,
+            Node {
+                state: NodeState::Up.into(),
+                self_: true,
+                ..own
+            },
+        );
+        Ok(Self {
+            own: id,
+            nodes,
+            lives: BTreeMap::new(),
+            next_life: 0,
+            version: 1,
+        })
     }
 
     /// Grows with every change.
@@ -61,7 +81,11 @@ impl MemberMachine {
     pub fn admit(&mut self, node: Node) -> Result<(), MeshError> {
         check_name(&node.name)?;
         let id = id_of(&node)?;
-        if let Some(other) = self.nodes.values().find(|known| known.name == node.name && known.id != node.id) {
+        if let Some(other) = self
+            .nodes
+            .values()
+            .find(|known| known.name == node.name && known.id != node.id)
+        {
             let message = format!(
                 "the name {} is taken by node {}; join with another --name, or take that one out with `mesh node leave`",
                 node.name,
@@ -78,7 +102,15 @@ impl MemberMachine {
             return Err(MeshError::new(ErrorCode::InsufficientResources, message));
         }
         let state = self.nodes.get(&id).map_or(NodeState::Down as i32, |known| known.state);
-        self.nodes.insert(id, Node { state, self_: false, issuer: false, ..node });
+        self.nodes.insert(
+            id,
+            Node {
+                state,
+                self_: false,
+                issuer: false,
+                ..node
+            },
+        );
         self.version += 1;
         Ok(())
     }
@@ -129,7 +161,12 @@ impl MemberMachine {
 
     /// On a member: the issuer cannot be reached; what it said of the others may be old.
     pub fn issuer_lost(&mut self) {
-        let issuers: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.issuer).map(|(id, _)| *id).collect();
+        let issuers: Vec<NodeId> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.issuer)
+            .map(|(id, _)| *id)
+            .collect();
         for issuer in issuers {
             self.set_state(issuer, NodeState::Down);
         }
@@ -146,7 +183,9 @@ impl MemberMachine {
 }
 
 fn id_of(node: &Node) -> Result<NodeId, MeshError> {
-    node.id.parse().map_err(|error| MeshError::new(ErrorCode::Protocol, format!("member list: {error}")))
+    node.id
+        .parse()
+        .map_err(|error| MeshError::new(ErrorCode::Protocol, format!("member list: {error}")))
 }
 
 fn check_name(name: &str) -> Result<(), MeshError> {
@@ -163,11 +202,22 @@ mod tests {
     use super::*;
 
     fn node(byte: u8, name: &str) -> Node {
-        Node { id: NodeId([byte; 32]).to_string(), name: name.to_owned(), ..Node::default() }
+        Node {
+            id: NodeId([byte; 32]).to_string(),
+            name: name.to_owned(),
+            ..Node::default()
+        }
     }
 
     fn machine() -> MemberMachine {
-        MemberMachine::new(Node { issuer: true, ..node(0, "a") }, Vec::new()).unwrap()
+        MemberMachine::new(
+            Node {
+                issuer: true,
+                ..node(0, "a")
+            },
+            Vec::new(),
+        )
+        .unwrap()
     }
 
     fn state(machine: &MemberMachine, name: &str) -> i32 {
@@ -207,7 +257,14 @@ mod tests {
 
     #[test]
     fn members_known_before_a_restart_are_down_until_they_call() {
-        let machine = MemberMachine::new(node(0, "a"), vec![Node { state: 1, ..node(1, "b") }]).unwrap();
+        let machine = MemberMachine::new(
+            node(0, "a"),
+            vec![Node {
+                state: 1,
+                ..node(1, "b")
+            }],
+        )
+        .unwrap();
         assert_eq!(state(&machine, "b"), NodeState::Down as i32);
         assert!(machine.contains(&NodeId([1; 32])));
     }

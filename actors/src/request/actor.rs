@@ -58,11 +58,18 @@ pub async fn spawn_request(
     desk: LaneDesk,
     head: ActorCell,
 ) -> Result<RequestHandle, MeshError> {
-    let RequestStart { id, mut request, place, reply } = start;
+    let RequestStart {
+        id,
+        mut request,
+        place,
+        reply,
+    } = start;
     let mut sampling = request.sampling.take().unwrap_or_else(default_sampling);
     // A seed is drawn here, not in the machine, and returned: the answer can be asked for again.
     // Below 2^53 (the last 53 random bits of the UUID): JavaScript clients hold it exactly and can send it back.
-    sampling.seed.get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1));
+    sampling
+        .seed
+        .get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1));
     let seed = sampling.seed.unwrap_or_default();
     let plan = RequestPlan {
         sampling,
@@ -172,7 +179,9 @@ impl State {
         tokio::task::spawn_blocking(move || {
             let prepare = || check(&request).and_then(|()| tokenize(vocabulary.as_ref(), request));
             let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
-                Err(MeshError::internal("the tokenizer panicked on this prompt; see the node's log"))
+                Err(MeshError::internal(
+                    "the tokenizer panicked on this prompt; see the node's log",
+                ))
             });
             let _ = myself.cast(RequestMessage::Input(Input::Prepared(prepared)));
             drop(place);
@@ -197,7 +206,11 @@ impl State {
             }
             Effect::AskLane => drop(head.cast(HeadMessage::AskLane(self.id))),
             Effect::Withdraw => drop(head.cast(HeadMessage::Withdraw(self.id))),
-            Effect::Open { lane, session, sampling } => {
+            Effect::Open {
+                lane,
+                session,
+                sampling,
+            } => {
                 self.clock.started();
                 self.events.started(self.machine.prompt_tokens(), lane);
                 self.desk.stage.open(lane, session, sampling);
@@ -221,9 +234,19 @@ impl State {
     }
 
     fn admit(&mut self, prompt_tokens: u32) {
-        let Some((reply, events)) = self.admission.take() else { return };
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let started = GenerateStarted { request_id: self.id.to_string(), prompt_tokens, seed: self.seed, created };
+        let Some((reply, events)) = self.admission.take() else {
+            return;
+        };
+        let created = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs();
+        let started = GenerateStarted {
+            request_id: self.id.to_string(),
+            prompt_tokens,
+            seed: self.seed,
+            created,
+        };
         // If nobody waits any more, the reader is dropped with the message, and that cancels.
         let _ = reply.send(Ok(Generation { started, events }));
     }
@@ -248,7 +271,10 @@ impl State {
 
 fn check(request: &GenerateRequest) -> Result<(), MeshError> {
     if request.max_tokens == Some(0) {
-        return Err(MeshError::invalid("max_tokens", "max_tokens is 0; ask for at least one token"));
+        return Err(MeshError::invalid(
+            "max_tokens",
+            "max_tokens is 0; ask for at least one token",
+        ));
     }
     request.sampling.as_ref().map_or(Ok(()), validate_sampling)
 }
@@ -258,7 +284,10 @@ fn tokenize(vocabulary: &dyn Vocabulary, request: GenerateRequest) -> Result<Vec
         Some(Prompt::Chat(chat)) => vocabulary.tokenize_chat(&chat.messages),
         Some(Prompt::Text(text)) => vocabulary.tokenize_raw(&text),
         Some(Prompt::Tokens(tokens)) => Ok(tokens.ids),
-        None => Err(MeshError::invalid("prompt", "there is no prompt; send messages, text or token ids")),
+        None => Err(MeshError::invalid(
+            "prompt",
+            "there is no prompt; send messages, text or token ids",
+        )),
     }
 }
 
@@ -274,7 +303,13 @@ struct Clock {
 
 impl Clock {
     fn new() -> Self {
-        Self { arrived: Instant::now(), started: None, prefilled: None, engine_ns: 0, engine_steps: 0 }
+        Self {
+            arrived: Instant::now(),
+            started: None,
+            prefilled: None,
+            engine_ns: 0,
+            engine_steps: 0,
+        }
     }
 
     fn started(&mut self) {

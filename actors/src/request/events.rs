@@ -25,7 +25,9 @@ pub struct RequestEvents {
 impl Drop for RequestEvents {
     fn drop(&mut self) {
         if self.open {
-            self.aborted(&MeshError::internal("the request ended without a result; see the node's log"));
+            self.aborted(&MeshError::internal(
+                "the request ended without a result; see the node's log",
+            ));
         }
     }
 }
@@ -33,7 +35,13 @@ impl Drop for RequestEvents {
 impl RequestEvents {
     /// No event was emitted yet.
     pub fn new(options: &RequestOptions, request: RequestId) -> Self {
-        Self { sink: options.events.clone(), deployment: options.deployment.clone(), request, sequence: 0, open: false }
+        Self {
+            sink: options.events.clone(),
+            deployment: options.deployment.clone(),
+            request,
+            sequence: 0,
+            open: false,
+        }
     }
 
     /// A request that is refused at once.
@@ -61,13 +69,21 @@ impl RequestEvents {
 
     /// Tokens became output.
     pub fn committed(&mut self, tokens: &[u32], text: &str, total: u32) {
-        self.emit(|| Lifecycle::Committed { tokens: tokens.to_vec(), text: text.to_owned(), total });
+        self.emit(|| Lifecycle::Committed {
+            tokens: tokens.to_vec(),
+            text: text.to_owned(),
+            total,
+        });
     }
 
     /// The normal end.
     pub fn finished(&mut self, reason: FinishReason, prompt_tokens: u32, completion_tokens: u32) {
         self.open = false;
-        self.emit(|| Lifecycle::Finished { reason, prompt_tokens, completion_tokens });
+        self.emit(|| Lifecycle::Finished {
+            reason,
+            prompt_tokens,
+            completion_tokens,
+        });
     }
 
     /// The other end.

@@ -35,7 +35,12 @@ impl RequestHandle {
 
     /// Rows of it came back; `engine_ns` is the engine time of all stages for their batch.
     pub fn returned(&self, session: SessionId, pos_start: u32, rows: u32, tokens: Vec<u32>, engine_ns: u64) {
-        let input = Input::Returned { session, pos_start, rows, tokens };
+        let input = Input::Returned {
+            session,
+            pos_start,
+            rows,
+            tokens,
+        };
         let _ = self.actor.cast(RequestMessage::Returned { input, engine_ns });
     }
 

@@ -55,7 +55,10 @@ impl Shared {
 /// Opens a journal.
 pub fn journal() -> (JournalWriter, JournalReader) {
     let shared = Arc::new(Shared::default());
-    (JournalWriter { shared: shared.clone() }, JournalReader { shared, done: false })
+    (
+        JournalWriter { shared: shared.clone() },
+        JournalReader { shared, done: false },
+    )
 }
 
 /// The side of the request. Dropping it without a terminal ends the journal with an internal error.
@@ -108,7 +111,9 @@ impl JournalWriter {
 
 impl Drop for JournalWriter {
     fn drop(&mut self) {
-        self.fail(MeshError::internal("the request ended without a result; see the node's log"));
+        self.fail(MeshError::internal(
+            "the request ended without a result; see the node's log",
+        ));
     }
 }
 
@@ -137,7 +142,10 @@ impl JournalReader {
         let mut pages = self.shared.pages();
         if !pages.unread.is_empty() {
             let text = std::mem::take(&mut pages.unread);
-            return Some(GenerateEvent::Delta { text, completion_tokens: pages.completion_tokens });
+            return Some(GenerateEvent::Delta {
+                text,
+                completion_tokens: pages.completion_tokens,
+            });
         }
         let terminal = pages.terminal.take()?;
         self.done = true;
@@ -161,11 +169,20 @@ mod tests {
         writer.commit("In the ", 2);
         writer.commit("", 3);
         writer.commit("beginning", 4);
-        writer.finish(GenerateFinished { completion_tokens: 4, ..Default::default() });
+        writer.finish(GenerateFinished {
+            completion_tokens: 4,
+            ..Default::default()
+        });
         writer.fail(MeshError::internal("too late"));
         writer.commit("too late", 5);
         let first = reader.next().await;
-        assert_eq!(first, Some(GenerateEvent::Delta { text: "In the beginning".into(), completion_tokens: 4 }));
+        assert_eq!(
+            first,
+            Some(GenerateEvent::Delta {
+                text: "In the beginning".into(),
+                completion_tokens: 4
+            })
+        );
         assert!(matches!(reader.next().await, Some(GenerateEvent::Finished(_))));
         assert_eq!(reader.next().await, None);
     }

@@ -122,7 +122,11 @@ pub enum Effect {
 enum State {
     Preparing,
     Waiting,
-    Running { lane: LaneId, session: SessionId, next: u32 },
+    Running {
+        lane: LaneId,
+        session: SessionId,
+        next: u32,
+    },
     Ended,
 }
 
@@ -140,7 +144,10 @@ pub struct RequestMachine {
 
 impl std::fmt::Debug for RequestMachine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestMachine").field("state", &self.state).field("generated", &self.generated.len()).finish()
+        f.debug_struct("RequestMachine")
+            .field("state", &self.state)
+            .field("generated", &self.generated.len())
+            .finish()
     }
 }
 
@@ -180,7 +187,12 @@ impl RequestMachine {
         match input {
             Input::Prepared(result) => self.prepared(result, effects),
             Input::Granted { lane, session } => self.granted(lane, session, effects),
-            Input::Returned { session, pos_start, rows, tokens } => {
+            Input::Returned {
+                session,
+                pos_start,
+                rows,
+                tokens,
+            } => {
                 self.returned(session, pos_start.checked_add(rows), &tokens, effects);
             }
             Input::LaneFailed { session, error } => {
@@ -199,11 +211,17 @@ impl RequestMachine {
         }
         match result.and_then(|prompt| self.check_prompt(prompt)) {
             Ok(prompt) => {
-                self.budget = self.plan.max_tokens.unwrap_or(u32::MAX).min(self.plan.context - prompt.len() as u32);
+                self.budget = self
+                    .plan
+                    .max_tokens
+                    .unwrap_or(u32::MAX)
+                    .min(self.plan.context - prompt.len() as u32);
                 self.prompt = prompt;
                 self.plan.sampling.prompt_tokens = self.prompt_tokens();
                 self.state = State::Waiting;
-                effects.push(Effect::Admit { prompt_tokens: self.prompt_tokens() });
+                effects.push(Effect::Admit {
+                    prompt_tokens: self.prompt_tokens(),
+                });
                 effects.push(Effect::AskLane);
             }
             Err(error) => self.reject(error, effects),
@@ -213,17 +231,30 @@ impl RequestMachine {
     fn check_prompt(&self, prompt: Vec<u32>) -> Result<Vec<u32>, MeshError> {
         let (tokens, context) = (prompt.len(), self.plan.context as usize);
         if prompt.is_empty() {
-            return Err(MeshError::invalid("prompt", "the prompt has no tokens; send at least one"));
+            return Err(MeshError::invalid(
+                "prompt",
+                "the prompt has no tokens; send at least one",
+            ));
         }
         if let Some(token) = prompt.iter().find(|token| **token as usize >= self.vocabulary.len()) {
-            let message = format!("token {token} is not in the vocabulary of {} tokens", self.vocabulary.len());
+            let message = format!(
+                "token {token} is not in the vocabulary of {} tokens",
+                self.vocabulary.len()
+            );
             return Err(MeshError::invalid("prompt", message));
         }
-        if let Some(entry) =
-            self.plan.sampling.logit_bias.iter().find(|entry| entry.token as usize >= self.vocabulary.len())
+        if let Some(entry) = self
+            .plan
+            .sampling
+            .logit_bias
+            .iter()
+            .find(|entry| entry.token as usize >= self.vocabulary.len())
         {
-            let message =
-                format!("logit_bias names token {}, the vocabulary has {}", entry.token, self.vocabulary.len());
+            let message = format!(
+                "logit_bias names token {}, the vocabulary has {}",
+                entry.token,
+                self.vocabulary.len()
+            );
             return Err(MeshError::invalid("logit_bias", message));
         }
         if tokens >= context {
@@ -243,10 +274,24 @@ impl RequestMachine {
             return;
         }
         let prompt_tokens = self.prompt_tokens();
-        self.state = State::Running { lane, session, next: prompt_tokens };
-        effects.push(Effect::Open { lane, session, sampling: Box::new(self.plan.sampling.clone()) });
+        self.state = State::Running {
+            lane,
+            session,
+            next: prompt_tokens,
+        };
+        effects.push(Effect::Open {
+            lane,
+            session,
+            sampling: Box::new(self.plan.sampling.clone()),
+        });
         let tokens = self.prompt.clone();
-        effects.push(Effect::Rows(RowSpan { lane, session, pos_start: 0, tokens, sampled_rows: 1 }));
+        effects.push(Effect::Rows(RowSpan {
+            lane,
+            session,
+            pos_start: 0,
+            tokens,
+            sampled_rows: 1,
+        }));
     }
 
     fn holds(&self, session: SessionId) -> bool {
@@ -255,7 +300,14 @@ impl RequestMachine {
 
     /// `end` is the position after the last row: where the token drawn belongs.
     fn returned(&mut self, session: SessionId, end: Option<u32>, tokens: &[u32], effects: &mut Vec<Effect>) {
-        let State::Running { lane, session: held, next } = self.state else { return };
+        let State::Running {
+            lane,
+            session: held,
+            next,
+        } = self.state
+        else {
+            return;
+        };
         // A chunk of the prompt that is not its last, a late answer, or a repeated one.
         if held != session || end != Some(next) {
             return;
@@ -271,8 +323,18 @@ impl RequestMachine {
         if let Some(reason) = self.accept(token, effects) {
             return self.finish(reason, effects);
         }
-        self.state = State::Running { lane, session, next: next + 1 };
-        effects.push(Effect::Rows(RowSpan { lane, session, pos_start: next, tokens: vec![token], sampled_rows: 1 }));
+        self.state = State::Running {
+            lane,
+            session,
+            next: next + 1,
+        };
+        effects.push(Effect::Rows(RowSpan {
+            lane,
+            session,
+            pos_start: next,
+            tokens: vec![token],
+            sampled_rows: 1,
+        }));
     }
 
     /// Commits one token, or says why generation ends with it.

@@ -21,13 +21,19 @@ pub struct TextAssembler {
 impl TextAssembler {
     /// Stop strings must not be empty.
     pub fn new(stops: Vec<String>) -> Self {
-        Self { stops, ..Self::default() }
+        Self {
+            stops,
+            ..Self::default()
+        }
     }
 
     /// Takes the bytes of the next token. After a stop, everything is swallowed.
     pub fn push(&mut self, piece: &[u8]) -> Released {
         if self.stopped {
-            return Released { text: String::new(), stopped: true };
+            return Released {
+                text: String::new(),
+                stopped: true,
+            };
         }
         self.bytes.extend_from_slice(piece);
         let whole = whole_characters(&mut self.bytes);
@@ -35,11 +41,22 @@ impl TextAssembler {
         if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
             self.stopped = true;
             self.held.truncate(at);
-            return Released { text: std::mem::take(&mut self.held), stopped: true };
+            return Released {
+                text: std::mem::take(&mut self.held),
+                stopped: true,
+            };
         }
-        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let keep = self
+            .stops
+            .iter()
+            .map(|stop| overlap(&self.held, stop))
+            .max()
+            .unwrap_or(0);
         let tail = self.held.split_off(self.held.len() - keep);
-        Released { text: std::mem::replace(&mut self.held, tail), stopped: false }
+        Released {
+            text: std::mem::replace(&mut self.held, tail),
+            stopped: false,
+        }
     }
 
     /// The generation ended otherwise: gives what was held back. An unfinished character becomes U+FFFD.
@@ -80,11 +97,14 @@ fn whole_characters(bytes: &mut Vec<u8>) -> String {
 /// Length in bytes of the longest end of `text` that is a proper beginning of `stop`.
 fn overlap(text: &str, stop: &str) -> usize {
     let longest = text.len().min(stop.len().saturating_sub(1));
-    (1..=longest).rev().find(|length| text.as_bytes().ends_with(&stop.as_bytes()[..*length])).map_or(0, |length| {
-        // Both are valid UTF-8, so a match that starts inside a character cannot happen: `stop` starts with one.
-        debug_assert!(text.is_char_boundary(text.len() - length));
-        length
-    })
+    (1..=longest)
+        .rev()
+        .find(|length| text.as_bytes().ends_with(&stop.as_bytes()[..*length]))
+        .map_or(0, |length| {
+            // Both are valid UTF-8, so a match that starts inside a character cannot happen: `stop` starts with one.
+            debug_assert!(text.is_char_boundary(text.len() - length));
+            length
+        })
 }
 
 #[cfg(test)]

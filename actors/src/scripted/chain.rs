@@ -100,10 +100,15 @@ impl Chain {
     pub async fn start_with(options: ChainOptions, loader: ScriptedLoader) -> Self {
         let root = RootHandle::spawn(CancellationToken::new()).await.expect("root");
         let events = Arc::new(EventLog::default());
-        let nodes: Vec<NodeId> =
-            (0..options.stages).map(|stage| NodeId([if options.one_node { 1 } else { 1 + stage as u8 }; 32])).collect();
+        let nodes: Vec<NodeId> = (0..options.stages)
+            .map(|stage| NodeId([if options.one_node { 1 } else { 1 + stage as u8 }; 32]))
+            .collect();
         let registries: Vec<Arc<StageRegistry>> = if options.one_node {
-            vec![Arc::default(); 1].into_iter().cycle().take(options.stages as usize).collect()
+            vec![Arc::default(); 1]
+                .into_iter()
+                .cycle()
+                .take(options.stages as usize)
+                .collect()
         } else {
             nodes.iter().map(|_| Arc::default()).collect()
         };
@@ -113,7 +118,10 @@ impl Chain {
             ends: Mutex::default(),
             faults: Mutex::default(),
         });
-        let mut starting = Starting { hosts: Vec::new(), said: Vec::new() };
+        let mut starting = Starting {
+            hosts: Vec::new(),
+            said: Vec::new(),
+        };
         for stage in 0..options.stages {
             let node = nodes[stage as usize];
             let environment = Arc::new(HostEnvironment {
@@ -125,25 +133,52 @@ impl Chain {
                 loader: Arc::new(loader.clone()),
                 vocabularies: Arc::new(options.vocabulary.clone()),
                 store: Arc::new(NoFiles),
-                links: Arc::new(WiresOf { from: node, wires: wires.clone() }),
+                links: Arc::new(WiresOf {
+                    from: node,
+                    wires: wires.clone(),
+                }),
                 registry: registries[stage as usize].clone(),
                 events: events.clone() as Arc<dyn EventSink>,
                 root: root.clone(),
             });
             let (sender, receiver) = mpsc::channel(HOST_EVENTS);
-            starting.hosts.push(spawn_host(spec(&options, stage, &nodes), environment, sender).await.expect("host"));
+            starting.hosts.push(
+                spawn_host(spec(&options, stage, &nodes), environment, sender)
+                    .await
+                    .expect("host"),
+            );
             starting.said.push(receiver);
         }
         let registry = registries[0].clone();
-        starting.all_said("loaded", |event| matches!(event, host_event::Event::Loaded(_))).await;
+        starting
+            .all_said("loaded", |event| matches!(event, host_event::Event::Loaded(_)))
+            .await;
         starting.tell_all(host_command::Command::Connect(HostConnect {}));
-        starting.all_said("connected", |event| matches!(event, host_event::Event::Connected(_))).await;
-        assert!(registry.head(NAME).is_none(), "it takes requests before it is activated");
+        starting
+            .all_said("connected", |event| matches!(event, host_event::Event::Connected(_)))
+            .await;
+        assert!(
+            registry.head(NAME).is_none(),
+            "it takes requests before it is activated"
+        );
         starting.hosts[0].command(command(host_command::Command::Activate(HostActivate {})));
-        expect(&mut starting.said[0], "activated", |event| matches!(event, host_event::Event::Activated(_))).await;
+        expect(&mut starting.said[0], "activated", |event| {
+            matches!(event, host_event::Event::Activated(_))
+        })
+        .await;
         let head = registry.head(NAME).expect("an active head");
         let (hosts, said) = (std::mem::take(&mut starting.hosts), std::mem::take(&mut starting.said));
-        Self { head, loader, events, said, registry, hosts, options, wires, root }
+        Self {
+            head,
+            loader,
+            events,
+            said,
+            registry,
+            hosts,
+            options,
+            wires,
+            root,
+        }
     }
 
     /// Layers of the model.
@@ -158,7 +193,9 @@ impl Chain {
 
     /// What a request has to come to.
     pub fn expected(&self, request: &GenerateRequest) -> model::Expected {
-        let Some(Prompt::Text(text)) = &request.prompt else { panic!("only text is expected") };
+        let Some(Prompt::Text(text)) = &request.prompt else {
+            panic!("only text is expected")
+        };
         let prompt = ScriptedVocabulary::tokens(text);
         let room = self.options.context as usize - prompt.len();
         let most = request.max_tokens.map_or(room, |most| room.min(most as usize));
@@ -177,7 +214,11 @@ impl Chain {
 
     /// Most frames that were under way on any link at once.
     pub fn most_in_flight(&self) -> u32 {
-        lock(&self.wires.ends).iter().map(|end| end.meter.most.load(Ordering::SeqCst)).max().unwrap_or(0)
+        lock(&self.wires.ends)
+            .iter()
+            .map(|end| end.meter.most.load(Ordering::SeqCst))
+            .max()
+            .unwrap_or(0)
     }
 
     /// Waits until no lane is held, here or on any stage, and checks that nothing was done that must not be.
@@ -247,13 +288,20 @@ async fn expect(events: &mut mpsc::Receiver<HostEvent>, what: &str, is: impl Fn(
         if is(&event) {
             return;
         }
-        assert!(matches!(event, host_event::Event::Progress(_)), "{event:?} instead of {what}");
+        assert!(
+            matches!(event, host_event::Event::Progress(_)),
+            "{event:?} instead of {what}"
+        );
     }
     panic!("a host ended instead of being {what}");
 }
 
 fn spec(options: &ChainOptions, stage: u32, nodes: &[NodeId]) -> StageSpec {
-    let file = Artifact { digest: "d".to_owned(), bytes: 1, file_name: "f".to_owned() };
+    let file = Artifact {
+        digest: "d".to_owned(),
+        bytes: 1,
+        file_name: "f".to_owned(),
+    };
     StageSpec {
         deployment: NAME.to_owned(),
         epoch: 1,
@@ -282,7 +330,10 @@ pub fn generate_text(text: &str, seed: u64, max_tokens: u32) -> GenerateRequest 
     GenerateRequest {
         model: NAME.to_owned(),
         prompt: Some(Prompt::Text(text.to_owned())),
-        sampling: Some(Sampling { seed: Some(seed), ..greedy_sampling() }),
+        sampling: Some(Sampling {
+            seed: Some(seed),
+            ..greedy_sampling()
+        }),
         max_tokens: Some(max_tokens),
         ..GenerateRequest::default()
     }
@@ -365,14 +416,32 @@ impl StageLinks for WiresOf {
         events: Arc<dyn LinkEvents>,
     ) -> Result<Box<dyn FrameWriter>, MeshError> {
         assert_eq!(hello.epoch, Epoch(1));
-        let (_, registry) = self.wires.registries.iter().find(|(node, _)| *node == to).expect("a node");
+        let (_, registry) = self
+            .wires
+            .registries
+            .iter()
+            .find(|(node, _)| *node == to)
+            .expect("a node");
         let meter = Arc::new(Meter::default());
-        let grant = MeteredGrant { meter: meter.clone(), events: events.clone() };
+        let grant = MeteredGrant {
+            meter: meter.clone(),
+            events: events.clone(),
+        };
         let accepted = registry.accept(self.from, &hello, Arc::new(grant))?;
         let credits = self.wires.credits.min(accepted.credits);
         let wires = self.wires.clone();
-        let sink = Arc::new(MeteredSink { meter: meter.clone(), credits, sink: accepted.sink.clone(), wires });
-        let end = Wire { from_stage: hello.from_stage, meter, sink: accepted.sink, events: events.clone() };
+        let sink = Arc::new(MeteredSink {
+            meter: meter.clone(),
+            credits,
+            sink: accepted.sink.clone(),
+            wires,
+        });
+        let end = Wire {
+            from_stage: hello.from_stage,
+            meter,
+            sink: accepted.sink,
+            events: events.clone(),
+        };
         lock(&self.wires.ends).push(end);
         events.credit(credits);
         Ok(Box::new(MemoryWriter::new(sink)))

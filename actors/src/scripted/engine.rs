@@ -187,16 +187,27 @@ impl ScriptedEngine {
     }
 
     fn check_span(&self, span: &RowSpan) -> Result<(), String> {
-        let place = self.lanes.get(span.lane.0 as usize).ok_or_else(|| format!("there is no lane {}", span.lane))?;
-        let lane = place.as_ref().ok_or_else(|| format!("rows for lane {}, which is free", span.lane))?;
+        let place = self
+            .lanes
+            .get(span.lane.0 as usize)
+            .ok_or_else(|| format!("there is no lane {}", span.lane))?;
+        let lane = place
+            .as_ref()
+            .ok_or_else(|| format!("rows for lane {}, which is free", span.lane))?;
         if lane.session != span.session {
-            return Err(format!("rows of session {} in lane {} of {}", span.session, span.lane, lane.session));
+            return Err(format!(
+                "rows of session {} in lane {} of {}",
+                span.session, span.lane, lane.session
+            ));
         }
         if lane.failed {
             return Ok(());
         }
         if span.pos_start as usize > lane.length {
-            return Err(format!("lane {} is at {}, rows start at {}", span.lane, lane.length, span.pos_start));
+            return Err(format!(
+                "lane {} is at {}, rows start at {}",
+                span.lane, lane.length, span.pos_start
+            ));
         }
         if span.pos_start as usize + span.rows() > self.context as usize {
             return Err(format!("lane {} is full", span.lane));
@@ -210,7 +221,9 @@ impl ScriptedEngine {
     /// Computes a span; `input` gives its rows.
     fn compute(&mut self, span: &RowSpan, input: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let (first_layer, last) = (self.layers.start, self.is_last());
-        let Some(lane) = self.lanes[span.lane.0 as usize].as_mut() else { return Default::default() };
+        let Some(lane) = self.lanes[span.lane.0 as usize].as_mut() else {
+            return Default::default();
+        };
         let start = span.pos_start as usize;
         lane.caches.iter_mut().for_each(|cache| cache.trim(start));
         lane.length = start + input.len();
@@ -229,7 +242,14 @@ impl ScriptedEngine {
 
     fn input(&self, batch: &Batch) -> Option<Vec<u64>> {
         if self.is_first() {
-            return Some(batch.spans.iter().flat_map(|span| &span.tokens).map(|token| model::embed(*token)).collect());
+            return Some(
+                batch
+                    .spans
+                    .iter()
+                    .flat_map(|span| &span.tokens)
+                    .map(|token| model::embed(*token))
+                    .collect(),
+            );
         }
         batch.activations.chunks(WIDTH).map(model::from_activations).collect()
     }
@@ -250,8 +270,13 @@ impl StageEngine for ScriptedEngine {
             return Err(self.broken(format!("lane {lane} is opened and not free")));
         }
         let caches = vec![LayerCache::default(); layers];
-        self.lanes[lane.0 as usize] =
-            Some(Lane { session, sampling: sampling.clone(), caches, length: 0, failed: refused });
+        self.lanes[lane.0 as usize] = Some(Lane {
+            session,
+            sampling: sampling.clone(),
+            caches,
+            length: 0,
+            failed: refused,
+        });
         lock(&self.loader.shared.open).insert((self.layers.start, lane), session);
         if refused {
             return Err(EngineError::Sampling("the script refuses".to_owned()));
@@ -265,9 +290,15 @@ impl StageEngine for ScriptedEngine {
         cancelled: &dyn Fn(LaneId, SessionId) -> bool,
     ) -> Result<BatchOutput, EngineError> {
         self.check(batch, cancelled).map_err(|what| self.broken(what))?;
-        let input = self.input(batch).ok_or_else(|| self.broken("activations of another model".to_owned()))?;
+        let input = self
+            .input(batch)
+            .ok_or_else(|| self.broken("activations of another model".to_owned()))?;
         let script = lock(&self.loader.shared.script).clone();
-        let call = Call { first_layer: self.layers.start, layers: self.total_layers, batch };
+        let call = Call {
+            first_layer: self.layers.start,
+            layers: self.total_layers,
+            batch,
+        };
         let failing = match script.map_or(Verdict::Compute, |script| script(&call)) {
             Verdict::Compute => Vec::new(),
             Verdict::FailLanes(lanes) => lanes,
@@ -288,13 +319,19 @@ impl StageEngine for ScriptedEngine {
                     lane.failed = true;
                 }
                 let reason = "the script fails the lane".to_owned();
-                let error = EngineError::Position { lane: span.lane, position: span.pos_start, reason };
+                let error = EngineError::Position {
+                    lane: span.lane,
+                    position: span.pos_start,
+                    reason,
+                };
                 output.failed.push((span.clone(), error));
                 continue;
             }
             let (rows, tokens) = self.compute(span, input);
             if !self.is_last() {
-                output.activations.extend(rows.into_iter().flat_map(model::to_activations));
+                output
+                    .activations
+                    .extend(rows.into_iter().flat_map(model::to_activations));
             }
             output.spans.push((span.clone(), tokens));
         }
@@ -312,13 +349,19 @@ impl StageEngine for ScriptedEngine {
     fn free(&mut self, lane: LaneId) {
         match self.lanes.get_mut(lane.0 as usize) {
             Some(place) => *place = None,
-            None => self.loader.violation(format!("lane {lane} is freed and does not exist")),
+            None => self
+                .loader
+                .violation(format!("lane {lane} is freed and does not exist")),
         }
         lock(&self.loader.shared.open).remove(&(self.layers.start, lane));
     }
 
     fn memory(&self) -> MemoryFigures {
-        MemoryFigures { weights: 1, kv: 2, compute: 3 }
+        MemoryFigures {
+            weights: 1,
+            kv: 2,
+            compute: 3,
+        }
     }
 
     fn is_exact(&self) -> bool {

@@ -42,7 +42,11 @@ impl EventLog {
     /// Events of one request.
     pub fn of(&self, request: &str) -> Vec<LifecycleEvent> {
         let events = self.lock();
-        events.iter().filter(|event| event.request.to_string() == request).cloned().collect()
+        events
+            .iter()
+            .filter(|event| event.request.to_string() == request)
+            .cloned()
+            .collect()
     }
 
     /// Text that a request committed.
@@ -56,7 +60,10 @@ impl EventLog {
 
     /// Requests that began and did not end.
     pub fn unended(&self) -> usize {
-        self.by_request().values().filter(|events| !events.last().is_some_and(|event| is_terminal(&event.kind))).count()
+        self.by_request()
+            .values()
+            .filter(|events| !events.last().is_some_and(|event| is_terminal(&event.kind)))
+            .count()
     }
 
     /// Checks all requests, which must have ended.
@@ -83,7 +90,10 @@ impl EventLog {
                     held.insert(*lane, event.request);
                 }
                 Lifecycle::Committed { .. } | Lifecycle::Prefilled => {
-                    assert!(held.values().any(|holder| *holder == event.request), "{event:?} without a lane");
+                    assert!(
+                        held.values().any(|holder| *holder == event.request),
+                        "{event:?} without a lane"
+                    );
                 }
                 _ => {}
             }
@@ -92,7 +102,10 @@ impl EventLog {
 }
 
 fn is_terminal(kind: &Lifecycle) -> bool {
-    matches!(kind, Lifecycle::Finished { .. } | Lifecycle::Aborted(_) | Lifecycle::Rejected(_))
+    matches!(
+        kind,
+        Lifecycle::Finished { .. } | Lifecycle::Aborted(_) | Lifecycle::Rejected(_)
+    )
 }
 
 fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {

@@ -78,7 +78,10 @@ impl Gate {
                 break false;
             }
             let step = Duration::from_millis(2);
-            (state, _) = self.changed.wait_timeout(state, step).unwrap_or_else(PoisonError::into_inner);
+            (state, _) = self
+                .changed
+                .wait_timeout(state, step)
+                .unwrap_or_else(PoisonError::into_inner);
         };
         state.waiting -= 1;
         passed

@@ -116,5 +116,9 @@ pub fn expected(prompt: &[u32], sampling: &Sampling, layers: u32, max_tokens: us
         row = run(token);
     }
     let bytes: Vec<u8> = tokens.iter().map(|token| (token - 1) as u8).collect();
-    Expected { tokens, text: String::from_utf8_lossy(&bytes).into_owned(), stopped }
+    Expected {
+        tokens,
+        text: String::from_utf8_lossy(&bytes).into_owned(),
+        stopped,
+    }
 }

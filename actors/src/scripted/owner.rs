@@ -12,7 +12,10 @@ use async_trait::async_trait;
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{Node, NodeState},
-    wire::{Artifact, HostActivated, HostCommand, HostConnected, HostEvent, HostLoaded, Refusal, StageSpec, host_command, host_event},
+    wire::{
+        Artifact, HostActivated, HostCommand, HostConnected, HostEvent, HostLoaded, Refusal, StageSpec, host_command,
+        host_event,
+    },
 };
 use tokio::sync::mpsc;
 
@@ -92,7 +95,11 @@ impl ModelStore for ScriptedStore {
             std::future::pending::<()>().await;
         }
         progress(1, 1);
-        Ok(Artifact { digest: format!("{piece:?}"), bytes: 1 << 20, file_name: "stage".to_owned() })
+        Ok(Artifact {
+            digest: format!("{piece:?}"),
+            bytes: 1 << 20,
+            file_name: "stage".to_owned(),
+        })
     }
 
     async fn obtain(&self, _artifact: &Artifact, _source: NodeId, _progress: Progress) -> Result<PathBuf, MeshError> {
@@ -140,7 +147,11 @@ impl ScriptedHosts {
 
     /// Stages asked for in an epoch, stage 0 first.
     pub fn of_epoch(&self, epoch: u64) -> Vec<Arc<ScriptedStage>> {
-        let mut stages: Vec<_> = self.opened().into_iter().filter(|stage| stage.spec.epoch == epoch).collect();
+        let mut stages: Vec<_> = self
+            .opened()
+            .into_iter()
+            .filter(|stage| stage.spec.epoch == epoch)
+            .collect();
         stages.sort_by_key(|stage| stage.spec.stage);
         stages
     }
@@ -158,13 +169,18 @@ impl ScriptedStage {
             memory_bytes: 1,
             exact: true,
             chat_template: "scripted".to_owned(),
+            threads: 1,
         }));
     }
 
     /// Says that it failed.
     pub fn failed(&self, message: &str) {
         let code = ErrorCode::EngineFailed.name().to_owned();
-        self.say(host_event::Event::Failed(Refusal { code, message: message.to_owned(), ..Refusal::default() }));
+        self.say(host_event::Event::Failed(Refusal {
+            code,
+            message: message.to_owned(),
+            ..Refusal::default()
+        }));
     }
 
     /// Says something.
@@ -176,7 +192,9 @@ impl ScriptedStage {
 
     /// The owner has taken everything that was said.
     pub fn is_heard(&self) -> bool {
-        lock(&self.events).as_ref().is_none_or(|events| events.capacity() == events.max_capacity())
+        lock(&self.events)
+            .as_ref()
+            .is_none_or(|events| events.capacity() == events.max_capacity())
     }
 
     /// The node is gone.
@@ -204,7 +222,11 @@ impl Hosts for ScriptedHosts {
         }
         let (commands, to_stage) = mpsc::channel(HOST_COMMANDS);
         let (from_stage, events) = mpsc::channel(HOST_EVENTS);
-        let stage = ScriptedStage { spec, events: Mutex::new(Some(from_stage)), commands: Mutex::new(to_stage) };
+        let stage = ScriptedStage {
+            spec,
+            events: Mutex::new(Some(from_stage)),
+            commands: Mutex::new(to_stage),
+        };
         let stage = Arc::new(stage);
         lock(&self.opened).push(stage.clone());
         if !*lock(&self.manual) {

@@ -62,7 +62,10 @@ impl Vocabulary for ScriptedVocabulary {
     }
 
     fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError> {
-        let lines: Vec<String> = messages.iter().map(|message| format!("{}:{}\n", message.role, message.content)).collect();
+        let lines: Vec<String> = messages
+            .iter()
+            .map(|message| format!("{}:{}\n", message.role, message.content))
+            .collect();
         self.tokenize_raw(&lines.concat())
     }
 

@@ -60,19 +60,35 @@ pub struct Spawned {
 pub async fn spawn_stage(options: StageOptions, host: ActorCell) -> Result<Spawned, MeshError> {
     let board = Arc::new(CancelBoard::new(options.load.lanes));
     let (outcome, on_outcome) = oneshot::channel();
-    let arguments = Arguments { options, board: board.clone(), outcome };
+    let arguments = Arguments {
+        options,
+        board: board.clone(),
+        outcome,
+    };
     let (actor, _) = Actor::spawn_linked(None, StageActor, arguments, host)
         .await
         .map_err(|error| MeshError::internal(format!("the stage's actor did not start: {error}")))?;
-    let (loaded, ended) =
-        on_outcome.await.map_err(|_| MeshError::internal("the stage's actor ended while it started"))?;
-    Ok(Spawned { stage: StageHandle { actor, board }, loaded, ended })
+    let (loaded, ended) = on_outcome
+        .await
+        .map_err(|_| MeshError::internal("the stage's actor ended while it started"))?;
+    Ok(Spawned {
+        stage: StageHandle { actor, board },
+        loaded,
+        ended,
+    })
 }
 
 pub(super) enum StageMessage {
-    Open { lane: LaneId, session: SessionId, sampling: Box<Sampling> },
+    Open {
+        lane: LaneId,
+        session: SessionId,
+        sampling: Box<Sampling>,
+    },
     Rows(RowSpan),
-    Free { lane: LaneId, session: SessionId },
+    Free {
+        lane: LaneId,
+        session: SessionId,
+    },
     Frame(LinkFrame),
     Engine(EngineReply),
     Credit(u32),
@@ -107,8 +123,16 @@ impl Actor for StageActor {
     type State = State;
     type Arguments = Arguments;
 
-    async fn pre_start(&self, myself: ActorRef<StageMessage>, arguments: Arguments) -> Result<State, ActorProcessingErr> {
-        let Arguments { options, board, outcome } = arguments;
+    async fn pre_start(
+        &self,
+        myself: ActorRef<StageMessage>,
+        arguments: Arguments,
+    ) -> Result<State, ActorProcessingErr> {
+        let Arguments {
+            options,
+            board,
+            outcome,
+        } = arguments;
         let (load, notices) = (options.load, options.notices);
         let machine = if load.is_first() {
             StageMachine::head(options.prefill_chunk as usize, load.is_last())
@@ -126,7 +150,15 @@ impl Actor for StageActor {
         })?;
         let _ = outcome.send((loaded, ended));
         let engine = Some(engine);
-        Ok(State { machine, engine, link: None, grant: None, notices, effects: Vec::new(), lost: false })
+        Ok(State {
+            machine,
+            engine,
+            link: None,
+            grant: None,
+            notices,
+            effects: Vec::new(),
+            lost: false,
+        })
     }
 
     async fn handle(
@@ -137,7 +169,11 @@ impl Actor for StageActor {
     ) -> Result<(), ActorProcessingErr> {
         let State { machine, effects, .. } = state;
         match message {
-            StageMessage::Open { lane, session, sampling } => machine.open(lane, session, sampling, effects),
+            StageMessage::Open {
+                lane,
+                session,
+                sampling,
+            } => machine.open(lane, session, sampling, effects),
             StageMessage::Rows(span) => machine.rows(span, effects),
             StageMessage::Free { lane, session } => machine.free(lane, session, effects),
             StageMessage::Frame(frame) => machine.frame(frame, effects),
@@ -170,7 +206,10 @@ impl State {
                 }
                 Effect::Send(frame) => match &self.link {
                     Some(link) => link.send(frame),
-                    None => self.lose(MeshError::internal("a stage had to send before it was linked")).await,
+                    None => {
+                        self.lose(MeshError::internal("a stage had to send before it was linked"))
+                            .await
+                    }
                 },
                 Effect::Grant(frames) => {
                     if let Some(grant) = &self.grant {

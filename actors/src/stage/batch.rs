@@ -71,12 +71,21 @@ pub struct BatchFormer {
 impl BatchFormer {
     /// `chunk` is the most rows of prompts in one batch.
     pub fn new(chunk: usize) -> Self {
-        Self { chunk: chunk.max(1), control: VecDeque::new(), pending: BTreeMap::new(), last_prefill: LaneId(0) }
+        Self {
+            chunk: chunk.max(1),
+            control: VecDeque::new(),
+            pending: BTreeMap::new(),
+            last_prefill: LaneId(0),
+        }
     }
 
     /// A session starts.
     pub fn open(&mut self, lane: LaneId, session: SessionId, sampling: Box<Sampling>) {
-        self.control.push_back(HeadJob::Open { lane, session, sampling });
+        self.control.push_back(HeadJob::Open {
+            lane,
+            session,
+            sampling,
+        });
     }
 
     /// Rows to compute.
@@ -88,7 +97,11 @@ impl BatchFormer {
 
     /// A session is over: its waiting rows are dropped.
     pub fn free(&mut self, lane: LaneId, session: SessionId) {
-        if self.pending.get(&lane).is_some_and(|pending| pending.span.session == session) {
+        if self
+            .pending
+            .get(&lane)
+            .is_some_and(|pending| pending.span.session == session)
+        {
             self.pending.remove(&lane);
         }
         let opens = |job: &HeadJob| matches!(job, HeadJob::Open { session: opened, .. } if *opened == session);
@@ -104,11 +117,17 @@ impl BatchFormer {
     }
 
     fn form(&mut self) -> Option<Batch> {
-        let mut spans: Vec<RowSpan> =
-            self.pending.values_mut().filter(|pending| pending.remaining() == 1).map(|pending| pending.take(1)).collect();
+        let mut spans: Vec<RowSpan> = self
+            .pending
+            .values_mut()
+            .filter(|pending| pending.remaining() == 1)
+            .map(|pending| pending.take(1))
+            .collect();
         let mut room = self.chunk;
         for lane in self.prefill_order() {
-            let Some(pending) = self.pending.get_mut(&lane) else { continue };
+            let Some(pending) = self.pending.get_mut(&lane) else {
+                continue;
+            };
             let rows = pending.remaining().min(room);
             spans.push(pending.take(rows));
             self.last_prefill = lane;
@@ -119,14 +138,22 @@ impl BatchFormer {
         }
         self.pending.retain(|_, pending| pending.remaining() > 0);
         spans.sort_by_key(|span| span.lane);
-        (!spans.is_empty()).then(|| Batch { spans, activations: Vec::new() })
+        (!spans.is_empty()).then(|| Batch {
+            spans,
+            activations: Vec::new(),
+        })
     }
 
     /// Lanes with two or more rows left, starting after the one served last.
     fn prefill_order(&self) -> Vec<LaneId> {
         let waiting = |(lane, pending): (&LaneId, &Pending)| (pending.remaining() > 1).then_some(*lane);
-        let after = self.pending.range((std::ops::Bound::Excluded(self.last_prefill), std::ops::Bound::Unbounded));
-        after.filter_map(waiting).chain(self.pending.range(..=self.last_prefill).filter_map(waiting)).collect()
+        let after = self
+            .pending
+            .range((std::ops::Bound::Excluded(self.last_prefill), std::ops::Bound::Unbounded));
+        after
+            .filter_map(waiting)
+            .chain(self.pending.range(..=self.last_prefill).filter_map(waiting))
+            .collect()
     }
 }
 
@@ -138,7 +165,13 @@ mod tests {
 
     fn span(lane: u32, pos: u32, rows: usize) -> RowSpan {
         let tokens = (0..rows as u32).map(|row| pos + row).collect();
-        RowSpan { lane: LaneId(lane), session: SessionId(1), pos_start: pos, tokens, sampled_rows: 1 }
+        RowSpan {
+            lane: LaneId(lane),
+            session: SessionId(1),
+            pos_start: pos,
+            tokens,
+            sampled_rows: 1,
+        }
     }
 
     fn forward(former: &mut BatchFormer) -> Option<Vec<RowSpan>> {
@@ -155,10 +188,16 @@ mod tests {
         former.rows(span(0, 7, 1));
         former.rows(span(1, 0, 20));
         let spans = forward(&mut former).unwrap();
-        let shape: Vec<_> = spans.iter().map(|span| (span.lane.0, span.rows(), span.sampled_rows)).collect();
+        let shape: Vec<_> = spans
+            .iter()
+            .map(|span| (span.lane.0, span.rows(), span.sampled_rows))
+            .collect();
         assert_eq!(shape, [(0, 1, 1), (1, 8, 0), (2, 1, 1)]);
         let rest: Vec<_> = std::iter::from_fn(|| forward(&mut former)).flatten().collect();
-        let shape: Vec<_> = rest.iter().map(|span| (span.pos_start, span.rows(), span.sampled_rows)).collect();
+        let shape: Vec<_> = rest
+            .iter()
+            .map(|span| (span.pos_start, span.rows(), span.sampled_rows))
+            .collect();
         assert_eq!(shape, [(8, 8, 0), (16, 4, 1)]);
     }
 
@@ -167,7 +206,10 @@ mod tests {
         let mut former = BatchFormer::new(4);
         former.rows(span(0, 0, 12));
         former.rows(span(3, 0, 12));
-        let lanes: Vec<u32> = std::iter::from_fn(|| forward(&mut former)).flatten().map(|span| span.lane.0).collect();
+        let lanes: Vec<u32> = std::iter::from_fn(|| forward(&mut former))
+            .flatten()
+            .map(|span| span.lane.0)
+            .collect();
         assert_eq!(lanes, [3, 0, 3, 0, 3, 0]);
     }
 
@@ -178,7 +220,10 @@ mod tests {
         former.free(LaneId(0), SessionId(1));
         assert!(matches!(former.next_job(), Some(HeadJob::Free { .. })));
         assert_eq!(former.next_job(), None);
-        former.rows(RowSpan { session: SessionId(2), ..span(0, 0, 2) });
+        former.rows(RowSpan {
+            session: SessionId(2),
+            ..span(0, 0, 2)
+        });
         former.free(LaneId(0), SessionId(1));
         assert!(matches!(former.next_job(), Some(HeadJob::Free { .. })));
         assert!(matches!(former.next_job(), Some(HeadJob::Forward(_))));
@@ -193,11 +238,24 @@ mod tests {
         for session in 1..1000 {
             former.free(lane, SessionId(session));
             former.open(lane, SessionId(session + 1), sampling.clone());
-            former.rows(RowSpan { session: SessionId(session + 1), ..span(0, 0, 3) });
+            former.rows(RowSpan {
+                session: SessionId(session + 1),
+                ..span(0, 0, 3)
+            });
             assert!(former.control.len() <= 2, "{}", former.control.len());
         }
-        let open = Some(HeadJob::Open { lane, session: SessionId(1000), sampling });
-        assert_eq!(former.next_job(), Some(HeadJob::Free { lane, session: SessionId(1) }));
+        let open = Some(HeadJob::Open {
+            lane,
+            session: SessionId(1000),
+            sampling,
+        });
+        assert_eq!(
+            former.next_job(),
+            Some(HeadJob::Free {
+                lane,
+                session: SessionId(1)
+            })
+        );
         assert_eq!(former.next_job(), open);
         assert!(matches!(former.next_job(), Some(HeadJob::Forward(_))));
     }

@@ -24,7 +24,11 @@ pub struct StageHandle {
 impl StageHandle {
     /// Stage 0: a session starts.
     pub fn open(&self, lane: LaneId, session: SessionId, sampling: Box<Sampling>) {
-        self.cast(StageMessage::Open { lane, session, sampling });
+        self.cast(StageMessage::Open {
+            lane,
+            session,
+            sampling,
+        });
     }
 
     /// Stage 0: rows to compute.

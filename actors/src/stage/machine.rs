@@ -123,7 +123,14 @@ impl StageMachine {
     }
 
     fn new(source: Source, last: bool, depth: usize) -> Self {
-        Self { source, last, depth, in_engine: 0, outbox: VecDeque::new(), credits: 0 }
+        Self {
+            source,
+            last,
+            depth,
+            in_engine: 0,
+            outbox: VecDeque::new(),
+            credits: 0,
+        }
     }
 
     /// Frames that wait for the engine (metric).
@@ -176,9 +183,17 @@ impl StageMachine {
     pub fn done(&mut self, done: EngineDone, effects: &mut Vec<Effect>) {
         self.in_engine = self.in_engine.saturating_sub(1);
         match done {
-            EngineDone::Opened { lane, session, sampling } => {
+            EngineDone::Opened {
+                lane,
+                session,
+                sampling,
+            } => {
                 if !self.last {
-                    self.outbox.push_back(LinkFrame::Open { lane, session, sampling });
+                    self.outbox.push_back(LinkFrame::Open {
+                        lane,
+                        session,
+                        sampling,
+                    });
                 }
             }
             EngineDone::Freed { lane, session } => {
@@ -196,16 +211,29 @@ impl StageMachine {
 
     fn computed(&mut self, output: BatchOutput, engine_ns: Vec<u64>) {
         for (span, error) in output.failed {
-            self.outbox.push_back(LinkFrame::Failed { lane: span.lane, session: span.session, error: error.into() });
+            self.outbox.push_back(LinkFrame::Failed {
+                lane: span.lane,
+                session: span.session,
+                error: error.into(),
+            });
         }
         if output.spans.is_empty() {
             return;
         }
         self.outbox.push_back(if self.last {
-            LinkFrame::Returned { spans: output.spans, engine_ns }
+            LinkFrame::Returned {
+                spans: output.spans,
+                engine_ns,
+            }
         } else {
             let spans = output.spans.into_iter().map(|(span, _)| span).collect();
-            LinkFrame::Forward { batch: Batch { spans, activations: output.activations }, engine_ns }
+            LinkFrame::Forward {
+                batch: Batch {
+                    spans,
+                    activations: output.activations,
+                },
+                engine_ns,
+            }
         });
     }
 
@@ -232,15 +260,34 @@ impl StageMachine {
         let job = match &mut self.source {
             Source::Head(former) => match former.next_job() {
                 None => return false,
-                Some(HeadJob::Open { lane, session, sampling }) => EngineJob::Open { lane, session, sampling },
+                Some(HeadJob::Open {
+                    lane,
+                    session,
+                    sampling,
+                }) => EngineJob::Open {
+                    lane,
+                    session,
+                    sampling,
+                },
                 Some(HeadJob::Free { lane, session }) => EngineJob::Free { lane, session },
-                Some(HeadJob::Forward(batch)) => EngineJob::Forward { batch, engine_ns: Vec::new() },
+                Some(HeadJob::Forward(batch)) => EngineJob::Forward {
+                    batch,
+                    engine_ns: Vec::new(),
+                },
             },
             Source::Link(queue) => {
                 let Some(frame) = queue.pop_front() else { return false };
                 effects.push(Effect::Grant(1));
                 match frame {
-                    LinkFrame::Open { lane, session, sampling } => EngineJob::Open { lane, session, sampling },
+                    LinkFrame::Open {
+                        lane,
+                        session,
+                        sampling,
+                    } => EngineJob::Open {
+                        lane,
+                        session,
+                        sampling,
+                    },
                     LinkFrame::Free { lane, session } => EngineJob::Free { lane, session },
                     LinkFrame::Forward { batch, engine_ns } => EngineJob::Forward { batch, engine_ns },
                     passed @ (LinkFrame::Failed { .. } | LinkFrame::Returned { .. }) => {

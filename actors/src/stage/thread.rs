@@ -31,7 +31,9 @@ pub struct CancelBoard {
 impl CancelBoard {
     /// Nothing is cancelled.
     pub fn new(lanes: u32) -> Self {
-        Self { ended: (0..lanes).map(|_| AtomicU64::new(0)).collect() }
+        Self {
+            ended: (0..lanes).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
     /// The session is over; older ones of the lane are too.
@@ -43,7 +45,9 @@ impl CancelBoard {
 
     /// The session is over.
     pub fn is_cancelled(&self, lane: LaneId, session: SessionId) -> bool {
-        self.ended.get(lane.0 as usize).is_some_and(|ended| ended.load(Ordering::Relaxed) >= session.0)
+        self.ended
+            .get(lane.0 as usize)
+            .is_some_and(|ended| ended.load(Ordering::Relaxed) >= session.0)
     }
 }
 
@@ -98,23 +102,44 @@ impl EngineThread {
     #[allow(clippy::type_complexity)]
     pub fn start(
         start: EngineStart<'_>,
-    ) -> Result<(Self, oneshot::Receiver<Result<Loaded, EngineError>>, oneshot::Receiver<()>), EngineError> {
+    ) -> Result<
+        (
+            Self,
+            oneshot::Receiver<Result<Loaded, EngineError>>,
+            oneshot::Receiver<()>,
+        ),
+        EngineError,
+    > {
         let (jobs, queue) = sync_channel(JOB_QUEUE);
         let (loaded, on_loaded) = oneshot::channel();
         let (ended, on_ended) = oneshot::channel();
         let giving_up = Arc::new(AtomicBool::new(false));
         let flag = giving_up.clone();
-        let EngineStart { loader, spec, board, progress, reply, name } = start;
+        let EngineStart {
+            loader,
+            spec,
+            board,
+            progress,
+            reply,
+            name,
+        } = start;
         let body = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 let mut watch = |done: f32| {
                     progress(done);
-                    if flag.load(Ordering::Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                    if flag.load(Ordering::Relaxed) {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    }
                 };
                 match loader.load(&spec, &mut watch) {
                     Err(error) => drop(loaded.send(Err(error))),
                     Ok(engine) => {
-                        let facts = Loaded { memory: engine.memory(), exact: engine.is_exact() };
+                        let facts = Loaded {
+                            memory: engine.memory(),
+                            exact: engine.is_exact(),
+                        };
                         if loaded.send(Ok(facts)).is_ok() {
                             serve(engine, &queue, &board, &reply);
                         }
@@ -140,7 +165,9 @@ impl EngineThread {
     ///
     /// The thread has ended.
     pub fn run(&self, job: EngineJob) -> Result<(), EngineError> {
-        self.jobs.try_send(job).map_err(|error| EngineError::Gone(error.to_string()))
+        self.jobs
+            .try_send(job)
+            .map_err(|error| EngineError::Gone(error.to_string()))
     }
 }
 
@@ -166,9 +193,21 @@ fn serve(
 
 fn perform(engine: &mut dyn StageEngine, job: EngineJob, board: &CancelBoard) -> Result<EngineDone, EngineError> {
     Ok(match job {
-        EngineJob::Open { lane, session, sampling } => match engine.open(lane, session, &sampling) {
-            Ok(()) => EngineDone::Opened { lane, session, sampling },
-            Err(error) => EngineDone::Failed { lane, session, error: error.into() },
+        EngineJob::Open {
+            lane,
+            session,
+            sampling,
+        } => match engine.open(lane, session, &sampling) {
+            Ok(()) => EngineDone::Opened {
+                lane,
+                session,
+                sampling,
+            },
+            Err(error) => EngineDone::Failed {
+                lane,
+                session,
+                error: error.into(),
+            },
         },
         EngineJob::Free { lane, session } => {
             engine.free(lane);

@@ -18,8 +18,7 @@ use mesh_proto::{
     wire::{
         self, Artifact, FetchRequest, FetchResponse, GenerateReply, HostEvent, HostStage, JoinRequest, JoinResponse,
         LanesRequest, LanesResponse, LeaveRequest, LeaveResponse, MemberList, StageSpec, StopDeployment,
-        StopDeploymentResponse, control_request::Request, fetch_response, generate_reply::Reply,
-        join_response,
+        StopDeploymentResponse, control_request::Request, fetch_response, generate_reply::Reply, join_response,
     },
 };
 use tokio::{
@@ -39,11 +38,10 @@ use crate::{
 };
 
 /// Waits for an answer that needs no work.
-async fn answer<T>(
-    what: &str,
-    answer: impl Future<Output = Result<T, MeshError>>,
-) -> Result<T, MeshError> {
-    timeout(ANSWER_LIMIT, answer).await.map_err(|_| too_late(what, ANSWER_LIMIT.as_secs()))?
+async fn answer<T>(what: &str, answer: impl Future<Output = Result<T, MeshError>>) -> Result<T, MeshError> {
+    timeout(ANSWER_LIMIT, answer)
+        .await
+        .map_err(|_| too_late(what, ANSWER_LIMIT.as_secs()))?
 }
 
 /// Joins a mesh with a ticket; gives the member list.
@@ -56,7 +54,11 @@ pub async fn join(endpoint: &NodeEndpoint, ticket: &Ticket, own: Node) -> Result
     let joined = async {
         let connection = connect(endpoint, ticket.issuer, name, &ticket.addresses, CONTROL_ALPN).await?;
         let proof = ticket.proof(&exporter(&connection)?);
-        let request = JoinRequest { ticket_id: ticket.id.to_vec(), proof, node: Some(own) };
+        let request = JoinRequest {
+            ticket_id: ticket.id.to_vec(),
+            proof,
+            node: Some(own),
+        };
         let (_send, mut recv) = open(&connection, Request::Join(request)).await?;
         let response: JoinResponse = message::expect(&mut recv, MAX_MESSAGE).await?;
         connection.close(iroh::endpoint::VarInt::from_u32(0), b"joined");
@@ -77,7 +79,10 @@ pub fn admitted(response: JoinResponse) -> Result<MemberList, MeshError> {
 impl Peers {
     /// Lanes of a deployment at its head; `None` if it is not the head any more.
     pub async fn lanes(&self, head: NodeId, deployment: &str, epoch: u64) -> Result<Option<Lanes>, MeshError> {
-        let request = LanesRequest { deployment: deployment.to_owned(), epoch };
+        let request = LanesRequest {
+            deployment: deployment.to_owned(),
+            epoch,
+        };
         let asked = async {
             let (_send, mut recv) = self.request(head, Request::Lanes(request)).await?;
             Ok(message::expect::<LanesResponse>(&mut recv, MAX_MESSAGE).await?.lanes)
@@ -96,8 +101,9 @@ impl Peers {
 
     /// Stops a deployment at its owner.
     pub async fn stop_deployment(&self, owner: NodeId, name: &str) -> Result<(), MeshError> {
-        let (_send, mut recv) =
-            self.request(owner, Request::Stop(StopDeployment { name: name.to_owned() })).await?;
+        let (_send, mut recv) = self
+            .request(owner, Request::Stop(StopDeployment { name: name.to_owned() }))
+            .await?;
         let response: StopDeploymentResponse = message::expect(&mut recv, MAX_MESSAGE).await?;
         response.refused.map_or(Ok(()), |refusal| Err(refusal.into()))
     }
@@ -109,7 +115,10 @@ impl Peers {
         artifact: &Artifact,
         offset: u64,
     ) -> Result<impl AsyncRead + Unpin + Send + use<>, MeshError> {
-        let request = FetchRequest { digest: artifact.digest.clone(), offset };
+        let request = FetchRequest {
+            digest: artifact.digest.clone(),
+            offset,
+        };
         let asked = async {
             let (_send, mut recv) = self.request(source, Request::Fetch(request)).await?;
             match message::expect::<FetchResponse>(&mut recv, MAX_MESSAGE).await?.result {
@@ -152,7 +161,9 @@ async fn copy_events(recv: &mut RecvStream, writer: &JournalWriter, head: &str) 
     loop {
         let reply = message::read::<GenerateReply>(recv, MAX_MESSAGE).await;
         let event = match reply {
-            Ok(Some(GenerateReply { reply: Some(Reply::Event(event)) })) => event.event,
+            Ok(Some(GenerateReply {
+                reply: Some(Reply::Event(event)),
+            })) => event.event,
             Ok(_) => None,
             Err(error) => {
                 let message = format!("node {head}, the head of this request, was lost: {error}");
@@ -170,7 +181,11 @@ async fn copy_events(recv: &mut RecvStream, writer: &JournalWriter, head: &str) 
 
 fn from_wire(failed: GenerateFailed) -> MeshError {
     let param = Some(failed.param).filter(|param| !param.is_empty());
-    MeshError { code: ErrorCode::from_name(&failed.code), message: failed.message, param }
+    MeshError {
+        code: ErrorCode::from_name(&failed.code),
+        message: failed.message,
+        param,
+    }
 }
 
 /// Hosts on this node and on others.
@@ -183,7 +198,11 @@ pub struct MeshHosts {
 impl MeshHosts {
     /// The environment of this node's own hosts comes with [`Self::set_local`], since it needs links itself.
     pub fn new(peers: Peers, node: NodeId) -> Self {
-        Self { peers, node, local: OnceCell::new() }
+        Self {
+            peers,
+            node,
+            local: OnceCell::new(),
+        }
     }
 
     /// Completes it; a second call changes nothing.
@@ -192,7 +211,11 @@ impl MeshHosts {
     }
 
     async fn host_here(&self, spec: StageSpec) -> Result<HostSession, MeshError> {
-        let environment = self.local.get().ok_or_else(|| MeshError::internal("the node is still starting"))?.clone();
+        let environment = self
+            .local
+            .get()
+            .ok_or_else(|| MeshError::internal("the node is still starting"))?
+            .clone();
         let (commands, mut inbox) = mpsc::channel(HOST_COMMANDS);
         let (sender, events) = mpsc::channel(HOST_EVENTS);
         let host = spawn_host(spec, environment, sender).await?;
@@ -224,7 +247,11 @@ impl MeshHosts {
 #[async_trait]
 impl Hosts for MeshHosts {
     async fn host(&self, node: NodeId, spec: StageSpec) -> Result<HostSession, MeshError> {
-        if node == self.node { self.host_here(spec).await } else { self.host_there(node, spec).await }
+        if node == self.node {
+            self.host_here(spec).await
+        } else {
+            self.host_there(node, spec).await
+        }
     }
 }
 

@@ -100,7 +100,13 @@ pub async fn dispatch(
         // A member that joins again, after it lost its data directory's member list.
         Some(Request::Join(_)) => {
             let list = services.membership.list().borrow().clone();
-            message::write(&mut send, &JoinResponse { result: Some(join_response::Result::Admitted(list)) }).await
+            message::write(
+                &mut send,
+                &JoinResponse {
+                    result: Some(join_response::Result::Admitted(list)),
+                },
+            )
+            .await
         }
         None => Err(protocol("a peer asked for something that this node does not know")),
     };
@@ -118,7 +124,9 @@ pub async fn join(
 ) -> Result<(), MeshError> {
     let peer = peer_of(connection);
     let admitted = async {
-        services.tickets.check(&join.ticket_id, &join.proof, &exporter(connection)?)?;
+        services
+            .tickets
+            .check(&join.ticket_id, &join.proof, &exporter(connection)?)?;
         let node = join.node.clone().ok_or_else(|| protocol("a join names no node"))?;
         if node.id != peer.to_string() {
             return Err(protocol("a join names another node than the one that connects"));
@@ -146,13 +154,26 @@ pub async fn join(
 async fn serve_file(send: &mut SendStream, fetch: FetchRequest, files: &dyn FileSource) -> Result<(), MeshError> {
     let io = |error: std::io::Error| MeshError::internal(format!("a file could not be read: {error}"));
     let Some((path, artifact)) = files.find(&fetch.digest) else {
-        let error = MeshError::new(mesh_proto::ErrorCode::NotFound, "this node no longer has the file; serve again");
-        let refused = FetchResponse { result: Some(fetch_response::Result::Refused(error.into())) };
+        let error = MeshError::new(
+            mesh_proto::ErrorCode::NotFound,
+            "this node no longer has the file; serve again",
+        );
+        let refused = FetchResponse {
+            result: Some(fetch_response::Result::Refused(error.into())),
+        };
         return message::write(send, &refused).await;
     };
     let mut file = tokio::fs::File::open(&path).await.map_err(io)?;
-    file.seek(std::io::SeekFrom::Start(fetch.offset.min(artifact.bytes))).await.map_err(io)?;
-    message::write(send, &FetchResponse { result: Some(fetch_response::Result::Found(artifact)) }).await?;
+    file.seek(std::io::SeekFrom::Start(fetch.offset.min(artifact.bytes)))
+        .await
+        .map_err(io)?;
+    message::write(
+        send,
+        &FetchResponse {
+            result: Some(fetch_response::Result::Found(artifact)),
+        },
+    )
+    .await?;
     tokio::io::copy(&mut file, send).await.map_err(io)?;
     let _ = send.finish();
     Ok(())

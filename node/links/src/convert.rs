@@ -25,19 +25,40 @@ pub struct LinkShape {
 /// To the wire.
 pub fn to_wire(frame: LinkFrame) -> (Body, Vec<f32>) {
     match frame {
-        LinkFrame::Open { lane, session, sampling } => {
-            (Body::Open(wire::LaneOpen { lane: lane.0, session: session.0, sampling: Some(*sampling) }), Vec::new())
-        }
+        LinkFrame::Open {
+            lane,
+            session,
+            sampling,
+        } => (
+            Body::Open(wire::LaneOpen {
+                lane: lane.0,
+                session: session.0,
+                sampling: Some(*sampling),
+            }),
+            Vec::new(),
+        ),
         LinkFrame::Forward { batch, engine_ns } => {
             let spans = batch.spans.into_iter().map(span_to_wire).collect();
             (Body::Forward(wire::Forward { spans, engine_ns }), batch.activations)
         }
-        LinkFrame::Free { lane, session } => {
-            (Body::Free(wire::LaneFree { lane: lane.0, session: session.0 }), Vec::new())
-        }
+        LinkFrame::Free { lane, session } => (
+            Body::Free(wire::LaneFree {
+                lane: lane.0,
+                session: session.0,
+            }),
+            Vec::new(),
+        ),
         LinkFrame::Failed { lane, session, error } => {
             let (code, message) = (error.code.name().to_owned(), error.message);
-            (Body::Failed(wire::LaneFailed { lane: lane.0, session: session.0, code, message }), Vec::new())
+            (
+                Body::Failed(wire::LaneFailed {
+                    lane: lane.0,
+                    session: session.0,
+                    code,
+                    message,
+                }),
+                Vec::new(),
+            )
         }
         LinkFrame::Returned { spans, engine_ns } => {
             let spans = spans.into_iter().map(|(span, tokens)| wire::SampledSpan {
@@ -47,7 +68,13 @@ pub fn to_wire(frame: LinkFrame) -> (Body, Vec<f32>) {
                 rows: span.tokens.len() as u32,
                 tokens,
             });
-            (Body::Returned(wire::Returned { spans: spans.collect(), engine_ns }), Vec::new())
+            (
+                Body::Returned(wire::Returned {
+                    spans: spans.collect(),
+                    engine_ns,
+                }),
+                Vec::new(),
+            )
         }
     }
 }
@@ -79,25 +106,48 @@ pub fn from_wire(body: Body, payload: Vec<f32>, shape: LinkShape) -> Result<Link
         Body::Open(open) => {
             let sampling = open.sampling.unwrap_or_else(default_sampling);
             validate_sampling(&sampling)?;
-            LinkFrame::Open { lane: LaneId(open.lane), session: SessionId(open.session), sampling: Box::new(sampling) }
+            LinkFrame::Open {
+                lane: LaneId(open.lane),
+                session: SessionId(open.session),
+                sampling: Box::new(sampling),
+            }
         }
         Body::Forward(forward) => {
-            let spans: Vec<RowSpan> = forward.spans.into_iter().map(span_from_wire).collect::<Result<_, _>>()?;
+            let spans: Vec<RowSpan> = forward
+                .spans
+                .into_iter()
+                .map(span_from_wire)
+                .collect::<Result<_, _>>()?;
             check_rows(&spans, payload.len(), shape.n_embd)?;
-            LinkFrame::Forward { batch: Batch { spans, activations: payload }, engine_ns: forward.engine_ns }
+            LinkFrame::Forward {
+                batch: Batch {
+                    spans,
+                    activations: payload,
+                },
+                engine_ns: forward.engine_ns,
+            }
         }
-        Body::Free(free) => LinkFrame::Free { lane: LaneId(free.lane), session: SessionId(free.session) },
+        Body::Free(free) => LinkFrame::Free {
+            lane: LaneId(free.lane),
+            session: SessionId(free.session),
+        },
         Body::Failed(failed) => LinkFrame::Failed {
             lane: LaneId(failed.lane),
             session: SessionId(failed.session),
             error: MeshError::new(ErrorCode::from_name(&failed.code), failed.message),
         },
         Body::Returned(returned) => LinkFrame::Returned {
-            spans: returned.spans.into_iter().map(sampled_from_wire).collect::<Result<_, _>>()?,
+            spans: returned
+                .spans
+                .into_iter()
+                .map(sampled_from_wire)
+                .collect::<Result<_, _>>()?,
             engine_ns: returned.engine_ns,
         },
         Body::Hello(_) | Body::Welcome(_) | Body::Credit(_) => {
-            return Err(protocol("a stage link sent a handshake or credit where a frame was due"));
+            return Err(protocol(
+                "a stage link sent a handshake or credit where a frame was due",
+            ));
         }
     })
 }
@@ -105,7 +155,10 @@ pub fn from_wire(body: Body, payload: Vec<f32>, shape: LinkShape) -> Result<Link
 fn span_from_wire(span: wire::RowSpan) -> Result<RowSpan, MeshError> {
     let rows = span.tokens.len();
     if rows == 0 || rows > MAX_ROWS || span.sampled_rows as usize > rows {
-        return Err(protocol(format!("a span has {rows} rows of which {} are sampled", span.sampled_rows)));
+        return Err(protocol(format!(
+            "a span has {rows} rows of which {} are sampled",
+            span.sampled_rows
+        )));
     }
     if span.pos_start.checked_add(rows as u32).is_none() {
         return Err(protocol(format!("a span starts at position {}", span.pos_start)));
@@ -122,13 +175,17 @@ fn span_from_wire(span: wire::RowSpan) -> Result<RowSpan, MeshError> {
 fn check_rows(spans: &[RowSpan], values: usize, n_embd: usize) -> Result<(), MeshError> {
     let rows: usize = spans.iter().map(RowSpan::rows).sum();
     if rows == 0 || rows > MAX_ROWS {
-        return Err(protocol(format!("a stage frame has {rows} rows; 1 to {MAX_ROWS} are allowed")));
+        return Err(protocol(format!(
+            "a stage frame has {rows} rows; 1 to {MAX_ROWS} are allowed"
+        )));
     }
     if spans.windows(2).any(|pair| pair[0].lane >= pair[1].lane) {
         return Err(protocol("the lanes of a stage frame do not ascend"));
     }
     if rows * n_embd != values {
-        return Err(protocol(format!("a stage frame has {rows} rows of {n_embd} values, but {values} values")));
+        return Err(protocol(format!(
+            "a stage frame has {rows} rows of {n_embd} values, but {values} values"
+        )));
     }
     Ok(())
 }
@@ -137,7 +194,10 @@ fn check_rows(spans: &[RowSpan], values: usize, n_embd: usize) -> Result<(), Mes
 fn sampled_from_wire(span: wire::SampledSpan) -> Result<(RowSpan, Vec<u32>), MeshError> {
     let rows = span.rows as usize;
     if rows > MAX_ROWS || span.tokens.len() > rows || span.pos_start.checked_add(span.rows).is_none() {
-        return Err(protocol(format!("a returned span has {rows} rows and {} tokens", span.tokens.len())));
+        return Err(protocol(format!(
+            "a returned span has {rows} rows and {} tokens",
+            span.tokens.len()
+        )));
     }
     let own = RowSpan {
         lane: LaneId(span.lane),
@@ -179,14 +239,26 @@ pub fn hello_from_wire(hello: StageHello) -> LinkHello {
 mod tests {
     use super::*;
 
-    const SHAPE: LinkShape = LinkShape { n_embd: 2, is_return: false };
+    const SHAPE: LinkShape = LinkShape {
+        n_embd: 2,
+        is_return: false,
+    };
 
     fn span(lane: u32, rows: usize) -> wire::RowSpan {
-        wire::RowSpan { lane, session: 1, pos_start: 0, tokens: vec![9; rows], sampled_rows: 1 }
+        wire::RowSpan {
+            lane,
+            session: 1,
+            pos_start: 0,
+            tokens: vec![9; rows],
+            sampled_rows: 1,
+        }
     }
 
     fn forward(spans: Vec<wire::RowSpan>, values: usize) -> Result<LinkFrame, MeshError> {
-        let body = Body::Forward(wire::Forward { spans, engine_ns: Vec::new() });
+        let body = Body::Forward(wire::Forward {
+            spans,
+            engine_ns: Vec::new(),
+        });
         from_wire(body, vec![0.0; values], SHAPE)
     }
 
@@ -202,7 +274,10 @@ mod tests {
             }],
             activations: vec![0.5; 4],
         };
-        let frame = LinkFrame::Forward { batch, engine_ns: vec![3] };
+        let frame = LinkFrame::Forward {
+            batch,
+            engine_ns: vec![3],
+        };
         let (body, payload) = to_wire(frame.clone());
         assert_eq!(from_wire(body, payload, SHAPE), Ok(frame));
     }
@@ -216,15 +291,37 @@ mod tests {
             (vec![span(0, 2)], 3),
             (vec![span(1, 1), span(0, 1)], 4),
             (vec![span(1, 1), span(1, 1)], 4),
-            (vec![wire::RowSpan { sampled_rows: 3, ..span(0, 2) }], 4),
-            (vec![wire::RowSpan { pos_start: u32::MAX, ..span(0, 2) }], 4),
+            (
+                vec![wire::RowSpan {
+                    sampled_rows: 3,
+                    ..span(0, 2)
+                }],
+                4,
+            ),
+            (
+                vec![wire::RowSpan {
+                    pos_start: u32::MAX,
+                    ..span(0, 2)
+                }],
+                4,
+            ),
             (vec![span(0, MAX_ROWS + 1)], 2 * (MAX_ROWS + 1)),
         ] {
             assert!(forward(spans, values).is_err());
         }
         let returned = Body::Returned(wire::Returned::default());
         assert!(from_wire(returned.clone(), Vec::new(), SHAPE).is_err());
-        assert!(from_wire(returned, Vec::new(), LinkShape { is_return: true, ..SHAPE }).is_ok());
+        assert!(
+            from_wire(
+                returned,
+                Vec::new(),
+                LinkShape {
+                    is_return: true,
+                    ..SHAPE
+                }
+            )
+            .is_ok()
+        );
         assert!(from_wire(Body::Credit(wire::Credit { frames: 1 }), Vec::new(), SHAPE).is_err());
     }
 }

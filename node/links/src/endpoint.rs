@@ -42,7 +42,10 @@ impl NodeEndpoint {
         let secret = SecretKey::from_bytes(&options.secret);
         let id = NodeId(*secret.public().as_bytes());
         let refused = |error: &dyn std::fmt::Display| {
-            let message = format!("cannot listen on UDP {}: {error}; use another --listen address", options.listen);
+            let message = format!(
+                "cannot listen on UDP {}: {error}; use another --listen address",
+                options.listen
+            );
             MeshError::new(ErrorCode::Conflict, message).with_param("listen")
         };
         let iroh = Endpoint::builder(presets::Minimal)
@@ -120,7 +123,10 @@ pub(crate) fn peer_of(connection: &Connection) -> NodeId {
 pub(crate) fn address_of(node: NodeId, addresses: &[SocketAddr]) -> Result<EndpointAddr, MeshError> {
     let id = iroh::EndpointId::from_bytes(&node.0)
         .map_err(|error| MeshError::new(ErrorCode::Protocol, format!("{node} is not the id of a node: {error}")))?;
-    Ok(EndpointAddr::from_parts(id, addresses.iter().copied().map(TransportAddr::Ip)))
+    Ok(EndpointAddr::from_parts(
+        id,
+        addresses.iter().copied().map(TransportAddr::Ip),
+    ))
 }
 
 #[cfg(test)]
@@ -130,7 +136,10 @@ mod tests {
     #[tokio::test]
     async fn a_port_in_use_is_told_with_the_remedy() {
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let options = LinkOptions { secret: [1; 32], listen: taken.local_addr().unwrap() };
+        let options = LinkOptions {
+            secret: [1; 32],
+            listen: taken.local_addr().unwrap(),
+        };
         let error = NodeEndpoint::bind(&options).await.expect_err("taken");
         assert!(error.message.contains("--listen"), "{error}");
     }

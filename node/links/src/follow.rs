@@ -55,7 +55,13 @@ impl Followers {
         let (expelled, on_expelled) = watch::channel(None);
         let mut tasks = JoinSet::new();
         if let Some(issuer) = issuer {
-            tasks.spawn(follow_issuer(peers.clone(), membership.clone(), own.clone(), issuer, expelled));
+            tasks.spawn(follow_issuer(
+                peers.clone(),
+                membership.clone(),
+                own.clone(),
+                issuer,
+                expelled,
+            ));
         }
         tasks.spawn(follow_owners(peers, membership.nodes(), directory, own.id));
         (Self { _tasks: tasks }, on_expelled)
@@ -112,7 +118,14 @@ async fn watch_members(
     issuer: NodeId,
     pause: &mut Pause,
 ) -> Result<(), MeshError> {
-    let (_send, mut recv) = peers.request(issuer, Request::Watch(WatchRequest { node: Some(own.clone()) })).await?;
+    let (_send, mut recv) = peers
+        .request(
+            issuer,
+            Request::Watch(WatchRequest {
+                node: Some(own.clone()),
+            }),
+        )
+        .await?;
     let first = timeout(ANSWER_LIMIT, message::expect::<JoinResponse>(&mut recv, MAX_MESSAGE))
         .await
         .map_err(|_| too_late("the issuer", ANSWER_LIMIT.as_secs()))??;
@@ -131,7 +144,10 @@ async fn follow_owners(peers: Peers, mut members: watch::Receiver<Vec<Node>>, di
     loop {
         let list = members.borrow_and_update().clone();
         let ids = |wanted: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
-            list.iter().filter(|node| node.id != own && wanted(node)).filter_map(|node| node.id.parse().ok()).collect()
+            list.iter()
+                .filter(|node| node.id != own && wanted(node))
+                .filter_map(|node| node.id.parse().ok())
+                .collect()
         };
         let (known, up) = (ids(&|_| true), ids(&|node| node.state == NodeState::Up as i32));
         watched.retain(|node, task| {
@@ -174,7 +190,9 @@ async fn watch_deployments(
     owner: NodeId,
     pause: &mut Pause,
 ) -> Result<(), MeshError> {
-    let (mut send, mut recv) = peers.request(owner, Request::WatchDeployments(WatchDeployments {})).await?;
+    let (mut send, mut recv) = peers
+        .request(owner, Request::WatchDeployments(WatchDeployments {}))
+        .await?;
     while let Some(list) = message::read::<DeploymentList>(&mut recv, MAX_MESSAGE).await? {
         pause.reset();
         let version = list.version;

@@ -28,6 +28,7 @@ mod ticket;
 pub use client::{MeshHosts, copy_to_file, join};
 pub use control::{ControlServices, FileSource};
 pub use endpoint::{LinkOptions, NodeEndpoint};
+pub use error::with_causes;
 pub use follow::Followers;
 pub use peers::Peers;
 pub use server::Server;

@@ -7,7 +7,11 @@ use std::{
 };
 
 use iroh::endpoint::{Connection, RecvStream, SendStream};
-use mesh_proto::{MeshError, NodeId, v1::Node, wire::{ControlRequest, control_request}};
+use mesh_proto::{
+    MeshError, NodeId,
+    v1::Node,
+    wire::{ControlRequest, control_request},
+};
 use tokio::{
     sync::{OnceCell, watch},
     time::timeout,
@@ -33,7 +37,11 @@ pub struct Peers {
 impl Peers {
     /// No connection is open yet. Addresses come from the member list.
     pub fn new(endpoint: NodeEndpoint, members: watch::Receiver<Vec<Node>>) -> Self {
-        Self { endpoint, members, open: Arc::default() }
+        Self {
+            endpoint,
+            members,
+            open: Arc::default(),
+        }
     }
 
     /// Name and addresses of a member.
@@ -44,7 +52,11 @@ impl Peers {
             .iter()
             .find(|member| member.id == id)
             .ok_or_else(|| unreachable(&id[..10], &"it is not a member of this mesh"))?;
-        let addresses = member.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        let addresses = member
+            .addresses
+            .iter()
+            .filter_map(|address| address.parse().ok())
+            .collect();
         Ok((member.name.clone(), addresses))
     }
 
@@ -86,7 +98,10 @@ pub async fn open(
     connection: &Connection,
     request: control_request::Request,
 ) -> Result<(SendStream, RecvStream), MeshError> {
-    let (mut send, recv) = connection.open_bi().await.map_err(|error| lost("the control connection", &error))?;
+    let (mut send, recv) = connection
+        .open_bi()
+        .await
+        .map_err(|error| lost("the control connection", &error))?;
     message::write(&mut send, &ControlRequest { request: Some(request) }).await?;
     Ok((send, recv))
 }

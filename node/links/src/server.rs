@@ -75,7 +75,9 @@ fn report(ended: Result<(), JoinError>) {
 
 async fn serve(incoming: Incoming, place: OwnedSemaphorePermit, services: Arc<ControlServices>) {
     let opened = match timeout(ADMISSION_LIMIT, incoming).await {
-        Ok(Ok(connection)) => prove_and_serve(&connection, place, services).await.map_err(|error| (connection, error)),
+        Ok(Ok(connection)) => prove_and_serve(&connection, place, services)
+            .await
+            .map_err(|error| (connection, error)),
         Ok(Err(error)) => return tracing::debug!(%error, "a connection did not open"),
         Err(_) => return,
     };
@@ -116,7 +118,10 @@ async fn strangers_stream(
     services: Arc<ControlServices>,
 ) -> Result<(), MeshError> {
     let first = async {
-        let (send, mut recv) = connection.accept_bi().await.map_err(|error| lost("a new connection", &error))?;
+        let (send, mut recv) = connection
+            .accept_bi()
+            .await
+            .map_err(|error| lost("a new connection", &error))?;
         let request = message::expect(&mut recv, UNPROVEN_MESSAGE).await?;
         Ok::<_, MeshError>((send, recv, request))
     };

@@ -42,8 +42,12 @@ impl CreditGrant for Grants {
 impl Grants {
     /// Takes one credit for a frame that arrived.
     fn spend(&self) -> Result<(), MeshError> {
-        let spent = self.outstanding.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
-        spent.map(drop).map_err(|_| protocol("a stage sent more frames than it has credit for"))
+        let spent = self
+            .outstanding
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(1));
+        spent
+            .map(drop)
+            .map_err(|_| protocol("a stage sent more frames than it has credit for"))
     }
 }
 
@@ -56,7 +60,10 @@ pub async fn serve(connection: Connection, acceptor: Arc<dyn LinkAcceptor>) {
 
 async fn run(connection: &Connection, acceptor: &dyn LinkAcceptor) -> Result<(), MeshError> {
     let opening = async {
-        let (send, recv) = connection.accept_bi().await.map_err(|error| lost("a stage link", &error))?;
+        let (send, recv) = connection
+            .accept_bi()
+            .await
+            .map_err(|error| lost("a stage link", &error))?;
         let (sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(recv));
         match receiver.receive().await?.0 {
             Body::Hello(hello) => Ok((sender, receiver, hello)),
@@ -72,24 +79,43 @@ async fn run(connection: &Connection, acceptor: &dyn LinkAcceptor) -> Result<(),
         Err(error) => return refuse(connection, sender, error).await,
     };
     grants.outstanding.store(accepted.credits, Ordering::Release);
-    sender.send(Body::Welcome(StageWelcome { credits: accepted.credits }), &[]).await?;
+    sender
+        .send(
+            Body::Welcome(StageWelcome {
+                credits: accepted.credits,
+            }),
+            &[],
+        )
+        .await?;
     receiver.allow_payload(payload_limit(&hello));
-    let shape = LinkShape { n_embd: hello.n_embd as usize, is_return: hello.to_stage == 0 };
+    let shape = LinkShape {
+        n_embd: hello.n_embd as usize,
+        is_return: hello.to_stage == 0,
+    };
     let Accepted { sink, .. } = accepted;
     let error = tokio::select! {
         error = read_frames(&mut receiver, shape, &grants, sink.as_ref()) => error,
         error = write_credits(&mut sender, &grants) => error,
     };
-    sink.lost(MeshError::new(ErrorCode::StageLost, format!("the link from stage {} ended: {error}", hello.from_stage)));
+    sink.lost(MeshError::new(
+        ErrorCode::StageLost,
+        format!("the link from stage {} ended: {error}", hello.from_stage),
+    ));
     Ok(())
 }
 
 fn payload_limit(hello: &StageHello) -> usize {
-    (hello.n_embd as usize).saturating_mul(MAX_ROWS * 4).min(MAX_PAYLOAD_BYTES)
+    (hello.n_embd as usize)
+        .saturating_mul(MAX_ROWS * 4)
+        .min(MAX_PAYLOAD_BYTES)
 }
 
 async fn refuse(connection: &Connection, mut sender: FrameSender, error: MeshError) -> Result<(), MeshError> {
-    let refusal = LaneFailed { code: error.code.name().to_owned(), message: error.message, ..LaneFailed::default() };
+    let refusal = LaneFailed {
+        code: error.code.name().to_owned(),
+        message: error.message,
+        ..LaneFailed::default()
+    };
     sender.send(Body::Failed(refusal), &[]).await?;
     // The peer closes when it has read the refusal.
     let _ = timeout(ADMISSION_LIMIT, connection.closed()).await;

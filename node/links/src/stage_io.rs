@@ -25,9 +25,15 @@ impl FrameSender {
     /// Writes one frame.
     pub async fn send(&mut self, body: Body, payload: &[f32]) -> Result<(), MeshError> {
         self.sequence += 1;
-        let header = StageHeader { sequence: self.sequence, body: Some(body) };
+        let header = StageHeader {
+            sequence: self.sequence,
+            body: Some(body),
+        };
         let bytes = frame::encode(&header, payload).map_err(|error| protocol(error.to_string()))?;
-        self.stream.write_chunk(bytes).await.map_err(|error| lost("a stage link", &error))
+        self.stream
+            .write_chunk(bytes)
+            .await
+            .map_err(|error| lost("a stage link", &error))
     }
 }
 
@@ -43,7 +49,12 @@ pub struct FrameReceiver {
 impl FrameReceiver {
     /// Payloads are refused until [`Self::allow_payload`].
     pub fn new(stream: RecvStream) -> Self {
-        Self { stream, sequence: 0, max_payload: 0, buffer: Vec::new() }
+        Self {
+            stream,
+            sequence: 0,
+            max_payload: 0,
+            buffer: Vec::new(),
+        }
     }
 
     /// Largest payload from now on, bytes.
@@ -58,16 +69,24 @@ impl FrameReceiver {
     /// The link is lost, or the bytes are no frame, or a sequence number is missing or repeated.
     pub async fn receive(&mut self) -> Result<(Body, Vec<f32>), MeshError> {
         let mut prefix = [0; PREFIX_BYTES];
-        self.stream.read_exact(&mut prefix).await.map_err(|error| lost("a stage link", &error))?;
-        let lengths =
-            FramePrefix::decode(&prefix, self.max_payload).map_err(|error| protocol(error.to_string()))?;
+        self.stream
+            .read_exact(&mut prefix)
+            .await
+            .map_err(|error| lost("a stage link", &error))?;
+        let lengths = FramePrefix::decode(&prefix, self.max_payload).map_err(|error| protocol(error.to_string()))?;
         self.buffer.resize(lengths.header + lengths.payload, 0);
-        self.stream.read_exact(&mut self.buffer).await.map_err(|error| lost("a stage link", &error))?;
+        self.stream
+            .read_exact(&mut self.buffer)
+            .await
+            .map_err(|error| lost("a stage link", &error))?;
         let (header, payload) = self.buffer.split_at(lengths.header);
         let header = frame::decode_header(header).map_err(|error| protocol(error.to_string()))?;
         self.sequence += 1;
         if header.sequence != self.sequence {
-            return Err(protocol(format!("stage frame {} came where {} was due", header.sequence, self.sequence)));
+            return Err(protocol(format!(
+                "stage frame {} came where {} was due",
+                header.sequence, self.sequence
+            )));
         }
         let body = header.body.ok_or_else(|| {
             protocol("a stage frame is of a kind that this node does not know; run the same release on all nodes")

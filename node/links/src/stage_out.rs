@@ -11,7 +11,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use iroh::endpoint::{Connection, VarInt};
 use mesh_actors::ports::link::{FrameWriter, LinkEvents, LinkFrame, LinkHello, StageLinks};
-use mesh_proto::{ErrorCode, MeshError, NodeId, wire::{LaneFailed, stage_header::Body}};
+use mesh_proto::{
+    ErrorCode, MeshError, NodeId,
+    wire::{LaneFailed, stage_header::Body},
+};
 use tokio::{task::AbortHandle, time::timeout};
 
 use crate::{
@@ -38,15 +41,19 @@ impl StageLinks for Peers {
             .map_err(|_| too_late(&format!("node {name}"), ANSWER_LIMIT.as_secs()))??;
         events.credit(credits);
         let reader = tokio::spawn(read_credits(receiver, events, name)).abort_handle();
-        Ok(Box::new(IrohWriter { sender, connection, reader }))
+        Ok(Box::new(IrohWriter {
+            sender,
+            connection,
+            reader,
+        }))
     }
 }
 
-async fn handshake(
-    connection: &Connection,
-    hello: LinkHello,
-) -> Result<(FrameSender, FrameReceiver, u32), MeshError> {
-    let (send, recv) = connection.open_bi().await.map_err(|error| lost("a stage link", &error))?;
+async fn handshake(connection: &Connection, hello: LinkHello) -> Result<(FrameSender, FrameReceiver, u32), MeshError> {
+    let (send, recv) = connection
+        .open_bi()
+        .await
+        .map_err(|error| lost("a stage link", &error))?;
     let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(recv));
     sender.send(Body::Hello(hello_to_wire(hello)), &[]).await?;
     match receiver.receive().await?.0 {
@@ -64,7 +71,10 @@ async fn read_credits(mut receiver: FrameReceiver, events: Arc<dyn LinkEvents>, 
             Err(error) => break error,
         }
     };
-    events.lost(MeshError::new(ErrorCode::StageLost, format!("the link to node {peer} ended: {error}")));
+    events.lost(MeshError::new(
+        ErrorCode::StageLost,
+        format!("the link to node {peer} ended: {error}"),
+    ));
 }
 
 /// Owns the connection of one link; dropping it closes the link.

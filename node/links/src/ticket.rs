@@ -67,16 +67,29 @@ pub struct Ticket {
 
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket").field("issuer", &self.issuer).field("secret", &"…").finish_non_exhaustive()
+        f.debug_struct("Ticket")
+            .field("issuer", &self.issuer)
+            .field("secret", &"…")
+            .finish_non_exhaustive()
     }
 }
 
 impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(SocketAddr::to_string).collect();
-        let mut bytes = [&self.id[..], &self.secret, &self.issuer.0, addresses.join(",").as_bytes()].concat();
+        let mut bytes = [
+            &self.id[..],
+            &self.secret,
+            &self.issuer.0,
+            addresses.join(",").as_bytes(),
+        ]
+        .concat();
         bytes.extend_from_slice(&blake3::hash(&bytes).as_bytes()[..CHECK_BYTES]);
-        write!(f, "{PREFIX}{}", data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase())
+        write!(
+            f,
+            "{PREFIX}{}",
+            data_encoding::BASE32_NOPAD.encode(&bytes).to_ascii_lowercase()
+        )
     }
 }
 
@@ -85,7 +98,10 @@ impl FromStr for Ticket {
 
     fn from_str(text: &str) -> Result<Self, TicketError> {
         let text = text.trim();
-        let body = text.strip_prefix(PREFIX).filter(|_| text.len() <= MAX_TEXT).ok_or(TicketError::NotATicket)?;
+        let body = text
+            .strip_prefix(PREFIX)
+            .filter(|_| text.len() <= MAX_TEXT)
+            .ok_or(TicketError::NotATicket)?;
         let bytes = data_encoding::BASE32_NOPAD
             .decode(body.to_ascii_uppercase().as_bytes())
             .map_err(|_| TicketError::Damaged)?;
@@ -103,7 +119,10 @@ impl FromStr for Ticket {
             id: *id,
             secret: *secret,
             issuer: NodeId(*issuer),
-            addresses: addresses.map(str::parse).collect::<Result<_, _>>().map_err(|_| TicketError::Damaged)?,
+            addresses: addresses
+                .map(str::parse)
+                .collect::<Result<_, _>>()
+                .map_err(|_| TicketError::Damaged)?,
         })
     }
 }
@@ -151,7 +170,9 @@ impl fmt::Debug for TicketIssuer {
 impl TicketIssuer {
     /// The key is derived from the node's secret key, so tickets outlive a restart.
     pub fn new(node_secret: &[u8; 32]) -> Self {
-        Self { key: blake3::derive_key("mesh 2026 ticket issuer", node_secret) }
+        Self {
+            key: blake3::derive_key("mesh 2026 ticket issuer", node_secret),
+        }
     }
 
     /// A new ticket, good for several joins within [`TICKET_LIFE`].
@@ -169,7 +190,12 @@ impl TicketIssuer {
         id[8..].copy_from_slice(&expires.to_be_bytes());
         let mut secret = [0; SECRET_BYTES];
         secret.copy_from_slice(&mac(&self.key, &id));
-        Ok(Ticket { id, secret, issuer, addresses })
+        Ok(Ticket {
+            id,
+            secret,
+            issuer,
+            addresses,
+        })
     }
 
     /// Checks a joiner's proof for one TLS session.
@@ -191,7 +217,10 @@ impl TicketIssuer {
 }
 
 fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 #[cfg(test)]
@@ -203,7 +232,12 @@ mod tests {
     }
 
     fn ticket() -> Ticket {
-        issuer().issue(NodeId([3; 32]), vec!["127.0.0.1:4".parse().unwrap(), "[::1]:5".parse().unwrap()]).unwrap()
+        issuer()
+            .issue(
+                NodeId([3; 32]),
+                vec!["127.0.0.1:4".parse().unwrap(), "[::1]:5".parse().unwrap()],
+            )
+            .unwrap()
     }
 
     #[test]
@@ -238,7 +272,11 @@ mod tests {
         ] {
             assert!(issuer().check(id, proof, session).is_err());
         }
-        assert!(TicketIssuer::new(&[8; 32]).check(&ticket.id, &proof, b"session").is_err());
+        assert!(
+            TicketIssuer::new(&[8; 32])
+                .check(&ticket.id, &proof, b"session")
+                .is_err()
+        );
     }
 
     #[test]

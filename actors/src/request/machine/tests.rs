@@ -7,7 +7,12 @@ use crate::scripted::{BYTES_VOCABULARY, END, ScriptedVocabulary};
 const CONTEXT: u32 = 24;
 
 fn machine(max_tokens: Option<u32>, stop: Vec<String>) -> RequestMachine {
-    let plan = RequestPlan { sampling: greedy_sampling(), max_tokens, stop, context: CONTEXT };
+    let plan = RequestPlan {
+        sampling: greedy_sampling(),
+        max_tokens,
+        stop,
+        context: CONTEXT,
+    };
     RequestMachine::new(plan, Arc::new(ScriptedVocabulary::default()))
 }
 
@@ -20,23 +25,50 @@ fn handle(machine: &mut RequestMachine, input: Input) -> Vec<Effect> {
 fn running(max_tokens: Option<u32>, prompt: usize) -> RequestMachine {
     let mut machine = machine(max_tokens, Vec::new());
     handle(&mut machine, Input::Prepared(Ok(vec![1; prompt])));
-    handle(&mut machine, Input::Granted { lane: LaneId(0), session: SessionId(1) });
+    handle(
+        &mut machine,
+        Input::Granted {
+            lane: LaneId(0),
+            session: SessionId(1),
+        },
+    );
     machine
 }
 
 fn returned(pos_start: u32, rows: u32, tokens: Vec<u32>) -> Input {
-    Input::Returned { session: SessionId(1), pos_start, rows, tokens }
+    Input::Returned {
+        session: SessionId(1),
+        pos_start,
+        rows,
+        tokens,
+    }
 }
 
 #[test]
 fn prompts_at_the_limit_of_the_context() {
-    let fits = handle(&mut machine(None, Vec::new()), Input::Prepared(Ok(vec![1; CONTEXT as usize - 1])));
-    assert_eq!(fits, [Effect::Admit { prompt_tokens: CONTEXT - 1 }, Effect::AskLane]);
+    let fits = handle(
+        &mut machine(None, Vec::new()),
+        Input::Prepared(Ok(vec![1; CONTEXT as usize - 1])),
+    );
+    assert_eq!(
+        fits,
+        [
+            Effect::Admit {
+                prompt_tokens: CONTEXT - 1
+            },
+            Effect::AskLane
+        ]
+    );
     for tokens in [CONTEXT as usize, CONTEXT as usize + 1] {
         let effects = handle(&mut machine(None, Vec::new()), Input::Prepared(Ok(vec![1; tokens])));
-        let [Effect::Refuse(error)] = effects.as_slice() else { panic!("{effects:?}") };
+        let [Effect::Refuse(error)] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
         assert_eq!(error.code, ErrorCode::ContextLengthExceeded);
-        assert!(error.message.contains(&tokens.to_string()) && error.message.contains("24"), "{error}");
+        assert!(
+            error.message.contains(&tokens.to_string()) && error.message.contains("24"),
+            "{error}"
+        );
     }
 }
 
@@ -44,18 +76,30 @@ fn prompts_at_the_limit_of_the_context() {
 fn the_last_place_of_the_context_holds_no_row_that_is_computed() {
     let mut machine = running(None, CONTEXT as usize - 1);
     let effects = handle(&mut machine, returned(0, CONTEXT - 1, vec![5]));
-    assert!(matches!(effects.last(), Some(Effect::Finish(FinishReason::Length))), "{effects:?}");
+    assert!(
+        matches!(effects.last(), Some(Effect::Finish(FinishReason::Length))),
+        "{effects:?}"
+    );
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Rows(_))));
 }
 
 #[test]
 fn the_last_row_without_a_token_is_an_error_and_not_silence() {
-    for (tokens, words) in [(vec![], "0 tokens"), (vec![1, 2], "2 tokens"), (vec![BYTES_VOCABULARY], "vocabulary")] {
+    for (tokens, words) in [
+        (vec![], "0 tokens"),
+        (vec![1, 2], "2 tokens"),
+        (vec![BYTES_VOCABULARY], "vocabulary"),
+    ] {
         let mut machine = running(None, 4);
         assert_eq!(handle(&mut machine, returned(0, 2, vec![])), [], "a chunk");
         let effects = handle(&mut machine, returned(2, 2, tokens));
-        let [Effect::Free { .. }, Effect::Fail(error)] = effects.as_slice() else { panic!("{effects:?}") };
-        assert!(error.code == ErrorCode::Protocol && error.message.contains(words), "{error}");
+        let [Effect::Free { .. }, Effect::Fail(error)] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        assert!(
+            error.code == ErrorCode::Protocol && error.message.contains(words),
+            "{error}"
+        );
     }
 }
 
@@ -75,7 +119,11 @@ enum Step {
     /// What was answered before.
     Repeat,
     Foreign(u64),
-    Odd { pos_start: u32, rows: u32, tokens: Vec<u32> },
+    Odd {
+        pos_start: u32,
+        rows: u32,
+        tokens: Vec<u32>,
+    },
     LaneFailed(u64),
     Cancel,
     Break,
@@ -180,26 +228,47 @@ impl World {
             Step::FailToPrepare => Input::Prepared(Err(MeshError::invalid("prompt", "bad"))),
             Step::Grant if self.asked_lane && *grants == 0 => {
                 *grants += 1;
-                Input::Granted { lane: LaneId(2), session: SessionId(*grants) }
+                Input::Granted {
+                    lane: LaneId(2),
+                    session: SessionId(*grants),
+                }
             }
             Step::Answer(token) => {
                 let span = self.asked.clone()?;
                 let (rows, tokens) = (span.rows() as u32, vec![token]);
-                self.last = Some(Input::Returned { session: span.session, pos_start: span.pos_start, rows, tokens });
+                self.last = Some(Input::Returned {
+                    session: span.session,
+                    pos_start: span.pos_start,
+                    rows,
+                    tokens,
+                });
                 copy(self.last.as_ref()?)
             }
             Step::Repeat => copy(self.last.as_ref()?),
             Step::Foreign(session) => {
                 let span = self.asked.clone().filter(|span| span.session.0 != session)?;
                 let (rows, tokens) = (span.rows() as u32, vec![3]);
-                Input::Returned { session: SessionId(session), pos_start: span.pos_start, rows, tokens }
+                Input::Returned {
+                    session: SessionId(session),
+                    pos_start: span.pos_start,
+                    rows,
+                    tokens,
+                }
             }
-            Step::Odd { pos_start, rows, tokens } => {
-                Input::Returned { session: SessionId(1), pos_start, rows, tokens }
-            }
-            Step::LaneFailed(session) => {
-                Input::LaneFailed { session: SessionId(session), error: MeshError::internal("failed") }
-            }
+            Step::Odd {
+                pos_start,
+                rows,
+                tokens,
+            } => Input::Returned {
+                session: SessionId(1),
+                pos_start,
+                rows,
+                tokens,
+            },
+            Step::LaneFailed(session) => Input::LaneFailed {
+                session: SessionId(session),
+                error: MeshError::internal("failed"),
+            },
             Step::Cancel => Input::Cancel,
             Step::Break => Input::Break(MeshError::new(ErrorCode::StageLost, "lost")),
             Step::Grant => return None,
@@ -209,9 +278,17 @@ impl World {
 
 fn copy(input: &Input) -> Input {
     match input {
-        Input::Returned { session, pos_start, rows, tokens } => {
-            Input::Returned { session: *session, pos_start: *pos_start, rows: *rows, tokens: tokens.clone() }
-        }
+        Input::Returned {
+            session,
+            pos_start,
+            rows,
+            tokens,
+        } => Input::Returned {
+            session: *session,
+            pos_start: *pos_start,
+            rows: *rows,
+            tokens: tokens.clone(),
+        },
         other => panic!("{other:?}"),
     }
 }

@@ -10,19 +10,41 @@ use crate::ports::engine::EngineError;
 fn frame(kind: u8, number: u64) -> LinkFrame {
     let (lane, session) = (LaneId(0), SessionId(number));
     match kind {
-        0 => LinkFrame::Open { lane, session, sampling: Box::default() },
+        0 => LinkFrame::Open {
+            lane,
+            session,
+            sampling: Box::default(),
+        },
         1 => LinkFrame::Free { lane, session },
-        2 => LinkFrame::Failed { lane, session, error: MeshError::new(ErrorCode::EngineFailed, "earlier") },
+        2 => LinkFrame::Failed {
+            lane,
+            session,
+            error: MeshError::new(ErrorCode::EngineFailed, "earlier"),
+        },
         _ => {
-            let span = RowSpan { lane, session, pos_start: 0, tokens: vec![1], sampled_rows: 1 };
-            LinkFrame::Forward { batch: Batch { spans: vec![span], activations: vec![0.5] }, engine_ns: vec![1] }
+            let span = RowSpan {
+                lane,
+                session,
+                pos_start: 0,
+                tokens: vec![1],
+                sampled_rows: 1,
+            };
+            LinkFrame::Forward {
+                batch: Batch {
+                    spans: vec![span],
+                    activations: vec![0.5],
+                },
+                engine_ns: vec![1],
+            }
         }
     }
 }
 
 fn number(frame: &LinkFrame) -> u64 {
     match frame {
-        LinkFrame::Open { session, .. } | LinkFrame::Free { session, .. } | LinkFrame::Failed { session, .. } => session.0,
+        LinkFrame::Open { session, .. } | LinkFrame::Free { session, .. } | LinkFrame::Failed { session, .. } => {
+            session.0
+        }
         LinkFrame::Forward { batch, .. } => batch.spans[0].session.0,
         LinkFrame::Returned { spans, .. } => spans[0].0.session.0,
     }
@@ -30,13 +52,26 @@ fn number(frame: &LinkFrame) -> u64 {
 
 fn done(job: EngineJob, fails: bool) -> EngineDone {
     match job {
-        EngineJob::Open { lane, session, .. } if fails => {
-            EngineDone::Failed { lane, session, error: MeshError::internal("refused") }
-        }
-        EngineJob::Open { lane, session, sampling } => EngineDone::Opened { lane, session, sampling },
+        EngineJob::Open { lane, session, .. } if fails => EngineDone::Failed {
+            lane,
+            session,
+            error: MeshError::internal("refused"),
+        },
+        EngineJob::Open {
+            lane,
+            session,
+            sampling,
+        } => EngineDone::Opened {
+            lane,
+            session,
+            sampling,
+        },
         EngineJob::Free { lane, session } => EngineDone::Freed { lane, session },
         EngineJob::Forward { batch, engine_ns } => {
-            let mut output = BatchOutput { activations: batch.activations, ..BatchOutput::default() };
+            let mut output = BatchOutput {
+                activations: batch.activations,
+                ..BatchOutput::default()
+            };
             for span in batch.spans {
                 if fails {
                     output.failed.push((span, EngineError::Cancelled));

@@ -33,11 +33,22 @@ pub async fn generate(
 async fn stream(send: &mut SendStream, request: GenerateRequest, services: &ControlServices) -> Result<(), MeshError> {
     let admitted = match services.registry.head(&request.model) {
         Some(head) => head.generate(request).await,
-        None => Err(MeshError::new(ErrorCode::NotReady, format!("{} is not ready; try again", request.model))),
+        None => Err(MeshError::new(
+            ErrorCode::NotReady,
+            format!("{} is not ready; try again", request.model),
+        )),
     };
     let mut generation = match admitted {
         Ok(generation) => generation,
-        Err(error) => return message::write(send, &GenerateReply { reply: Some(Reply::Refused(error.into())) }).await,
+        Err(error) => {
+            return message::write(
+                send,
+                &GenerateReply {
+                    reply: Some(Reply::Refused(error.into())),
+                },
+            )
+            .await;
+        }
     };
     write(send, Event::Started(generation.started)).await?;
     while let Some(event) = generation.events.next().await {
@@ -53,7 +64,13 @@ async fn write(send: &mut SendStream, event: Event) -> Result<(), MeshError> {
 
 fn to_wire(event: GenerateEvent) -> Event {
     match event {
-        GenerateEvent::Delta { text, completion_tokens } => Event::Delta(GenerateDelta { text, completion_tokens }),
+        GenerateEvent::Delta {
+            text,
+            completion_tokens,
+        } => Event::Delta(GenerateDelta {
+            text,
+            completion_tokens,
+        }),
         GenerateEvent::Finished(finished) => Event::Finished(finished),
         GenerateEvent::Failed(error) => Event::Failed(GenerateFailed {
             code: error.code.name().to_owned(),

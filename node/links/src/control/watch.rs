@@ -26,14 +26,22 @@ pub async fn members(
     let life = match services.membership.up(node).await {
         Ok(life) => life,
         Err(error) => {
-            let refused = JoinResponse { result: Some(join_response::Result::Refused(error.into())) };
+            let refused = JoinResponse {
+                result: Some(join_response::Result::Refused(error.into())),
+            };
             return message::write(&mut send, &refused).await;
         }
     };
     let _down = OnDrop(|| services.membership.down(peer, life));
     let mut list = services.membership.list();
     let first = list.borrow_and_update().clone();
-    message::write(&mut send, &JoinResponse { result: Some(join_response::Result::Admitted(first)) }).await?;
+    message::write(
+        &mut send,
+        &JoinResponse {
+            result: Some(join_response::Result::Admitted(first)),
+        },
+    )
+    .await?;
     tokio::select! {
         pushed = push_members(&mut send, &mut list) => pushed,
         // Nothing more is due from the peer: anything that ends the stream ends the watch.
