@@ -86,7 +86,7 @@ async fn bad_models_and_stage_lists_are_refused_with_the_remedy_and_leave_nothin
     )?;
     refused(&mesh, &["serve", &unknown], &["bloom"]).await?;
     refused(&mesh, &["serve", "/nowhere/at/all.gguf"], &["/nowhere/at/all.gguf"]).await?;
-    refused(&mesh, &["serve", &dir.to_string_lossy()], &["director"]).await?;
+    refused(&mesh, &["serve", &dir.to_string_lossy()], &["is not a regular file"]).await?;
 
     for (stages, words) in [
         ("a:0-3,b:4-8", "layers 3-4 are in no stage"),

@@ -58,6 +58,8 @@ async fn run(flags: NodeFlags, ticket: Option<String>) -> Result<(), Failure> {
     let stop = stop_signal(flags.exit_with_parent)?;
     tokio::pin!(stop);
     let node = tokio::select! {
+        // A start that has failed says so, even when the parent has gone meanwhile.
+        biased;
         node = Node::start(config, ticket) => node?,
         () = &mut stop => return Err(Failure::interrupted("the node had not started yet")),
     };
