@@ -132,6 +132,13 @@ impl Directory {
         lock(&self.shared.peers).remove(&owner);
     }
 
+    /// A deployment of an owner that cannot be reached is no longer listed.
+    pub fn forget(&self, owner: NodeId, name: &str) {
+        if let Some(list) = lock(&self.shared.peers).get_mut(&owner) {
+            list.deployments.retain(|route| name_of(route) != name);
+        }
+    }
+
     /// Everything known, own ones first.
     pub fn all(&self) -> Vec<DeploymentRoute> {
         let mut all = self.shared.own.borrow().deployments.clone();

@@ -97,9 +97,16 @@ impl Administration for MeshAdministration {
     }
 
     async fn stop(&self, name: &str) -> Result<(), MeshError> {
-        match self.directory.peer_owner(name) {
-            Some(owner) => self.peers.stop_deployment(owner, name).await,
-            None => self.owner.stop(name).await,
+        match (self.owner.stop(name).await, self.directory.peer_owner(name)) {
+            (Err(error), Some(owner)) if error.code == ErrorCode::NotFound => {
+                let stopped = self.peers.stop_deployment(owner, name).await;
+                if stopped.as_ref().is_err_and(|error| error.code.retryable()) {
+                    // Its owner has gone: the name is free again here, until the owner comes back.
+                    self.directory.forget(owner, name);
+                }
+                stopped
+            }
+            (stopped, _) => stopped,
         }
     }
 

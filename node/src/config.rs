@@ -101,6 +101,24 @@ pub struct ConfigOverrides {
     pub log: Option<String>,
 }
 
+/// Settings whose variables are text even when they look like a number, and must not show in an error.
+#[derive(Serialize)]
+struct TextSettings {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_key: Option<String>,
+}
+
+impl TextSettings {
+    fn from_environment() -> Self {
+        Self {
+            name: std::env::var(environment::NAME).ok(),
+            api_key: std::env::var(environment::API_KEY).ok(),
+        }
+    }
+}
+
 impl Default for NodeConfig {
     fn default() -> Self {
         let loopback = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -145,6 +163,7 @@ impl NodeConfig {
         }))
         .merge(Toml::file(file))
         .merge(environment)
+        .merge(Serialized::defaults(TextSettings::from_environment()))
         .merge(Serialized::defaults(&overrides));
         if overrides.no_exact {
             figment = figment.merge(("exact", false));

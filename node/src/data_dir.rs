@@ -18,11 +18,16 @@ use std::{
     io::{self, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
 use crate::{NodeError, environment};
+
+/// How long a start waits for a command that holds the lock for a moment.
+const LOCK_TRIES: usize = 10;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// `$MESH_HOME`, else the platform's place for data of applications.
 pub fn default_data_dir() -> PathBuf {
@@ -123,7 +128,7 @@ impl DataDir {
             .write(true)
             .open(&lock_file)
             .map_err(NodeError::file("write", &lock_file))?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let owner = fs::read_to_string(path.join("running.json")).ok();
@@ -139,6 +144,8 @@ impl DataDir {
             }
             Err(TryLockError::Error(error)) => return Err(NodeError::file("lock", lock_file)(error)),
         }
+        // Whatever a killed node said of itself is not true any more.
+        let _ = fs::remove_file(path.join("running.json"));
         let new = !path.join("node.json").exists();
         let key = read_or_make_secret(&path.join("node.key"))?;
         let token = read_or_make_secret(&path.join("admin.token"))?;
@@ -249,6 +256,17 @@ impl DataDir {
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), NodeError> {
         write_json(&self.path.join(name), value)
     }
+}
+
+/// Takes the lock. Commands that look for a running node hold it for a moment; a node holds it for good.
+fn lock_soon(lock: &File) -> Result<(), TryLockError> {
+    for _ in 0..LOCK_TRIES {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            decided => return decided,
+        }
+    }
+    lock.try_lock()
 }
 
 /// Writes a file whole or not at all.

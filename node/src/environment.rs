@@ -6,6 +6,9 @@ pub const HOME: &str = "MESH_HOME";
 /// API key that inference needs; required to listen off loopback.
 pub const API_KEY: &str = "MESH_API_KEY";
 
+/// Name of the node, as `--name`.
+pub const NAME: &str = "MESH_NAME";
+
 /// Administration token, for commands to a node elsewhere (`--grpc`).
 pub const TOKEN: &str = "MESH_TOKEN";
 
@@ -15,9 +18,9 @@ pub const LOG: &str = "MESH_LOG";
 /// Settings of the configuration file can be set as `MESH_NAME`, `MESH_HTTP` and so on.
 pub const PREFIX: &str = "MESH_";
 
-/// Which ones: all of [`NodeConfig`](crate::NodeConfig), but the data directory, which is `MESH_HOME`.
+/// Which ones: all of [`NodeConfig`](crate::NodeConfig), but the data directory, which is [`HOME`], and those that are
+/// text whatever they look like, [`NAME`] and [`API_KEY`].
 pub const SETTINGS: &[&str] = &[
-    "name",
     "http",
     "grpc",
     "listen",
@@ -25,7 +28,6 @@ pub const SETTINGS: &[&str] = &[
     "memory",
     "exact",
     "gpu_layers",
-    "api_key",
     "insecure",
     "log",
 ];

@@ -1,6 +1,10 @@
 //! The member list on disk.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 
 use mesh_actors::membership::MemberStore;
 use mesh_proto::{MeshError, v1::Node};
@@ -24,12 +28,17 @@ struct Record {
 #[derive(Debug)]
 pub struct MemberFile {
     path: PathBuf,
+    /// The node has left: a list that still arrives is not saved.
+    forgotten: Mutex<bool>,
 }
 
 impl MemberFile {
     /// The file need not exist.
     pub fn new(path: PathBuf) -> Self {
-        Self { path }
+        Self {
+            path,
+            forgotten: Mutex::new(false),
+        }
     }
 
     /// The list as last saved; empty for a new node.
@@ -46,8 +55,9 @@ impl MemberFile {
         Ok(records.into_iter().map(Node::from).collect())
     }
 
-    /// Forgets the mesh.
+    /// Forgets the mesh, for good.
     pub fn remove(&self) -> Result<(), NodeError> {
+        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = true;
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(NodeError::file("remove", &self.path)(error))
@@ -59,6 +69,10 @@ impl MemberFile {
 
 impl MemberStore for MemberFile {
     fn save(&self, nodes: &[Node]) -> Result<(), MeshError> {
+        let forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        if *forgotten {
+            return Ok(());
+        }
         let records: Vec<Record> = nodes.iter().cloned().map(Record::from).collect();
         Ok(write_json(&self.path, &records)?)
     }

@@ -73,6 +73,8 @@ pub struct Node {
     http: TcpListener,
     grpc: TcpListener,
     end_node: CancellationToken,
+    /// Something failed that the node cannot do without.
+    broken: CancellationToken,
 }
 
 impl Node {
@@ -105,7 +107,8 @@ impl Node {
         let own = own_entry(&config, &host, &endpoint, &name);
 
         let end_node = CancellationToken::new();
-        let root = RootHandle::spawn(end_node.clone()).await?;
+        let broken = CancellationToken::new();
+        let root = RootHandle::spawn(broken.clone()).await?;
         let member_file = Arc::new(MemberFile::new(data.file("members.json")));
         let (membership, issuer) = enter_mesh(&endpoint, own.clone(), ticket, &member_file, &root).await?;
         let own = Member {
@@ -209,6 +212,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            broken,
         })
     }
 
@@ -252,6 +256,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            broken,
             ..
         } = self;
         let shutdown = CancellationToken::new();
@@ -265,6 +270,9 @@ impl Node {
         let ended = tokio::select! {
             () = stop => Ok(()),
             () = end_node.cancelled() => Ok(()),
+            () = broken.cancelled() => {
+                Err(MeshError::internal("a part failed that the node cannot do without; see its log, and start it again"))
+            }
             error = expulsion(&mut expelled) => Err(error),
         };
         tracing::info!("node stops");

@@ -20,6 +20,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{BUILT_IN, NodeError, built_in::built_in_file};
 
+/// Names of files that are being fetched.
+const FETCH_PREFIX: &str = "fetch-";
+const FETCH_SUFFIX: &str = ".tmp";
+
 /// Bytes read at once while a file is fetched.
 const FETCH_BUFFER: usize = 1 << 20;
 
@@ -55,6 +59,7 @@ impl DiskStore {
     pub fn open(directory: PathBuf, peers: Peers) -> Result<Self, NodeError> {
         fs::create_dir_all(&directory).map_err(NodeError::file("make", &directory))?;
         let left = mesh_gguf::remove_leftovers(&directory).map_err(|error| NodeError::Mesh(invalid(error)))?;
+        let left = left + remove_half_fetched(&directory);
         if left > 0 {
             tracing::info!(files = left, "removed model parts that an earlier run left half-made");
         }
@@ -191,8 +196,8 @@ impl DiskStore {
     ) -> Result<(), MeshError> {
         let io = |error: std::io::Error| MeshError::from(NodeError::file("write", path)(error));
         let temporary = tempfile::Builder::new()
-            .prefix("fetch-")
-            .suffix(".tmp")
+            .prefix(FETCH_PREFIX)
+            .suffix(FETCH_SUFFIX)
             .tempfile_in(&self.directory)
             .map_err(io)?;
         let mut file = tokio::fs::File::from_std(temporary.reopen().map_err(io)?);
@@ -228,6 +233,17 @@ impl DiskStore {
         temporary.persist(path).map_err(|error| io(error.error))?;
         Ok(())
     }
+}
+
+/// Files that an earlier run was fetching when it was killed. The data directory's lock keeps other nodes away.
+fn remove_half_fetched(directory: &Path) -> usize {
+    let files = fs::read_dir(directory).into_iter().flatten().flatten();
+    let half = files.filter(|file| {
+        let name = file.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with(FETCH_PREFIX) && name.ends_with(FETCH_SUFFIX)
+    });
+    half.filter(|file| fs::remove_file(file.path()).is_ok()).count()
 }
 
 fn damaged(artifact: &Artifact) -> MeshError {

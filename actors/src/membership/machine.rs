@@ -10,6 +10,10 @@ use mesh_proto::{
 /// Longest name of a node.
 const MAX_NAME: usize = 64;
 
+/// Most addresses of a node, and the longest text beside its name.
+const MAX_ADDRESSES: usize = 40;
+const MAX_FIELD: usize = 64;
+
 /// Most members: the list is pushed whole, and travels in one control message.
 pub const MAX_MEMBERS: usize = 1024;
 
@@ -80,6 +84,7 @@ impl MemberMachine {
     /// A node with a good ticket joins, or one that is a member already comes again.
     pub fn admit(&mut self, node: Node) -> Result<(), MeshError> {
         check_name(&node.name)?;
+        check_size(&node)?;
         let id = id_of(&node)?;
         if let Some(other) = self
             .nodes
@@ -188,6 +193,19 @@ fn id_of(node: &Node) -> Result<NodeId, MeshError> {
         .map_err(|error| MeshError::new(ErrorCode::Protocol, format!("member list: {error}")))
 }
 
+/// The whole list must fit in one control message: 1,024 members of at most 4 KiB.
+fn check_size(node: &Node) -> Result<(), MeshError> {
+    let short = |text: &String| text.len() <= MAX_FIELD;
+    if node.addresses.len() <= MAX_ADDRESSES
+        && node.addresses.iter().all(short)
+        && [&node.id, &node.host_id, &node.version].into_iter().all(short)
+    {
+        return Ok(());
+    }
+    let message = format!("a node may have {MAX_ADDRESSES} addresses, and texts of {MAX_FIELD} bytes");
+    Err(MeshError::new(ErrorCode::Protocol, message))
+}
+
 fn check_name(name: &str) -> Result<(), MeshError> {
     let allowed = |c: char| c.is_alphanumeric() || "-_.".contains(c);
     if !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(allowed) {
@@ -248,6 +266,19 @@ mod tests {
         machine.down(NodeId([1; 32]), old);
         assert_eq!(state(&machine, "b"), NodeState::Down as i32);
         assert_eq!(machine.nodes().len(), 2);
+    }
+
+    #[test]
+    fn a_node_that_would_burst_the_list_is_refused() {
+        let long = Node {
+            host_id: "x".repeat(65),
+            ..node(1, "b")
+        };
+        let many = Node {
+            addresses: vec!["127.0.0.1:1".to_owned(); 41],
+            ..node(1, "b")
+        };
+        assert!(machine().admit(long).is_err() && machine().admit(many).is_err());
     }
 
     #[test]

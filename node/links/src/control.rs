@@ -63,6 +63,21 @@ pub fn as_join(request: &ControlRequest) -> Option<&JoinRequest> {
     }
 }
 
+/// The request is a watch of the member list.
+pub fn is_watch(request: &ControlRequest) -> bool {
+    matches!(request.request, Some(Request::Watch(_)))
+}
+
+/// Refuses a join or a watch in words.
+pub async fn refuse(connection: &Connection, mut send: SendStream, error: MeshError) -> Result<(), MeshError> {
+    let result = Some(join_response::Result::Refused(error.into()));
+    message::write(&mut send, &JoinResponse { result }).await?;
+    let _ = send.finish();
+    // The peer closes when it has read the answer.
+    let _ = timeout(ADMISSION_LIMIT, connection.closed()).await;
+    Ok(())
+}
+
 /// Reads the request of a stream and serves it.
 pub async fn serve_stream(peer: NodeId, send: SendStream, mut recv: RecvStream, services: Arc<ControlServices>) {
     match message::expect::<ControlRequest>(&mut recv, MAX_MESSAGE).await {

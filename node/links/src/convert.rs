@@ -137,8 +137,7 @@ pub fn from_wire(body: Body, payload: Vec<f32>, shape: LinkShape) -> Result<Link
             error: MeshError::new(ErrorCode::from_name(&failed.code), failed.message),
         },
         Body::Returned(returned) => LinkFrame::Returned {
-            spans: returned
-                .spans
+            spans: check_returned(returned.spans)?
                 .into_iter()
                 .map(sampled_from_wire)
                 .collect::<Result<_, _>>()?,
@@ -188,6 +187,19 @@ fn check_rows(spans: &[RowSpan], values: usize, n_embd: usize) -> Result<(), Mes
         )));
     }
     Ok(())
+}
+
+/// Rows of all spans together are bounded, as they are on the way out.
+fn check_returned(spans: Vec<wire::SampledSpan>) -> Result<Vec<wire::SampledSpan>, MeshError> {
+    let rows = spans
+        .iter()
+        .fold(0usize, |sum, span| sum.saturating_add(span.rows as usize));
+    if rows > MAX_ROWS {
+        return Err(protocol(format!(
+            "a returned frame has {rows} rows; {MAX_ROWS} are allowed"
+        )));
+    }
+    Ok(spans)
 }
 
 /// The rows' own tokens do not travel back; only their number counts at the head.
@@ -309,6 +321,25 @@ mod tests {
         ] {
             assert!(forward(spans, values).is_err());
         }
+        let many = wire::SampledSpan {
+            rows: MAX_ROWS as u32,
+            ..Default::default()
+        };
+        let flood = Body::Returned(wire::Returned {
+            spans: vec![many; 2],
+            engine_ns: Vec::new(),
+        });
+        assert!(
+            from_wire(
+                flood,
+                Vec::new(),
+                LinkShape {
+                    is_return: true,
+                    ..SHAPE
+                }
+            )
+            .is_err()
+        );
         let returned = Body::Returned(wire::Returned::default());
         assert!(from_wire(returned.clone(), Vec::new(), SHAPE).is_err());
         assert!(

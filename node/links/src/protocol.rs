@@ -11,6 +11,9 @@ pub const STAGE_ALPN: &[u8] = b"mesh/stage/1";
 /// How long a peer may take to prove that it belongs here, and how long this node waits for a member list to name it.
 pub const ADMISSION_LIMIT: Duration = Duration::from_secs(3);
 
+/// How long answering a join may take in all: saving the list, sending it, and the joiner's closing.
+pub const JOIN_LIMIT: Duration = Duration::from_secs(8);
+
 /// How long a connection may take to open.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 

@@ -20,7 +20,7 @@ use crate::{
     endpoint::{NodeEndpoint, admit, peer_of},
     error::{lost, too_late},
     message,
-    protocol::{ADMISSION_LIMIT, CONTROL_ALPN, MAX_UNPROVEN, UNPROVEN_MESSAGE},
+    protocol::{ADMISSION_LIMIT, CONTROL_ALPN, JOIN_LIMIT, MAX_UNPROVEN, UNPROVEN_MESSAGE},
     stage_in,
 };
 
@@ -129,9 +129,18 @@ async fn strangers_stream(
         .await
         .map_err(|_| too_late("a new connection", ADMISSION_LIMIT.as_secs()))??;
     if let Some(join) = control::as_join(&request) {
-        return control::join(connection, send, join, &services).await;
+        // A stranger that takes no answer must not hold its place.
+        return timeout(JOIN_LIMIT, control::join(connection, send, join, &services))
+            .await
+            .map_err(|_| too_late("a node that joins", JOIN_LIMIT.as_secs()))?;
     }
-    wait_for_member(services.membership.nodes(), peer_of(connection)).await?;
+    if let Err(error) = wait_for_member(services.membership.nodes(), peer_of(connection)).await {
+        // A node that was taken out hears why, and does not try for ever.
+        if control::is_watch(&request) {
+            let _ = timeout(ADMISSION_LIMIT, control::refuse(connection, send, error.clone())).await;
+        }
+        return Err(error);
+    }
     drop(place);
     admit(connection);
     let first = control::dispatch(peer_of(connection), send, recv, request, services.clone());

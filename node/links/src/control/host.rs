@@ -1,15 +1,22 @@
 //! Holding a stage for an owner, for as long as its stream lives.
 
 use iroh::endpoint::{RecvStream, SendStream};
-use mesh_actors::{host::spawn_host, ports::deployment::HOST_EVENTS};
+use mesh_actors::{
+    deployment::plan::{FAST_CHUNK, MAX_LANES},
+    host::spawn_host,
+    ports::deployment::HOST_EVENTS,
+};
 use mesh_proto::{
     MeshError, NodeId,
-    wire::{HostCommand, HostStage},
+    wire::{Artifact, HostCommand, HostStage, StageSpec},
 };
 use tokio::sync::mpsc;
 
 use super::ControlServices;
 use crate::{error::protocol, message};
+
+/// Length of a BLAKE3 digest in hexadecimal.
+const DIGEST_DIGITS: usize = 64;
 
 /// Largest command of an owner.
 const COMMAND_MESSAGE: usize = 1024;
@@ -22,6 +29,7 @@ pub async fn host_stage(
     services: &ControlServices,
 ) -> Result<(), MeshError> {
     let spec = request.spec.ok_or_else(|| protocol("a host request names no stage"))?;
+    check(&spec)?;
     tracing::info!(
         owner = %peer, deployment = %spec.deployment, epoch = spec.epoch, stage = spec.stage,
         layers = %format!("{}-{}", spec.layer_start, spec.layer_end), "hosting a stage"
@@ -50,6 +58,28 @@ pub async fn host_stage(
     guard.stop().await;
     let _ = send.finish();
     ended
+}
+
+/// Nothing is allocated on an owner's word: the figures must be ones that a plan can have.
+fn check(spec: &StageSpec) -> Result<(), MeshError> {
+    let digest = |artifact: &Option<Artifact>| {
+        artifact.as_ref().is_none_or(|artifact| {
+            artifact.digest.len() == DIGEST_DIGITS && artifact.digest.bytes().all(|digit| digit.is_ascii_hexdigit())
+        })
+    };
+    let fits = (1..=MAX_LANES).contains(&spec.lanes)
+        && (1..=FAST_CHUNK).contains(&spec.prefill_chunk)
+        && spec.stage < spec.stages
+        && spec.stage_nodes.len() == spec.stages as usize
+        && spec.layer_start < spec.layer_end
+        && spec.layer_end <= spec.layers
+        && digest(&spec.file)
+        && digest(&spec.vocabulary);
+    if fits {
+        Ok(())
+    } else {
+        Err(protocol("a host request asks for a stage that no plan has"))
+    }
 }
 
 /// Takes a host down even when the task that held it is dropped.
