@@ -32,4 +32,4 @@ pub use error::with_causes;
 pub use follow::Followers;
 pub use peers::Peers;
 pub use server::Server;
-pub use ticket::{Ticket, TicketError, TicketIssuer};
+pub use ticket::{TICKET_LIFE, Ticket, TicketError, TicketIssuer};
