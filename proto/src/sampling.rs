@@ -1,4 +1,4 @@
-//! Defaults and ranges of [`Sampling`](crate::v1::Sampling).
+//! Defaults and ranges of [`Sampling`].
 
 use crate::{error::MeshError, v1::Sampling};
 
