@@ -2,8 +2,9 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     "mesh/v1/inference.proto",
+    "mesh/v1/lifecycle.proto",
     "mesh/v1/node.proto",
     "mesh/v1/deployment.proto",
     "mesh/wire/v1/stage.proto",

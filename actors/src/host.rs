@@ -6,12 +6,15 @@
 //!                                   └── registers ──▶ StageRegistry ◀── links and generate requests look up
 //! ```
 //!
-//! Lives exactly as long as the owner's stream. A lost link or a failed child is reported once; the owner then ends
-//! the epoch.
+//! Lives exactly as long as the owner's stream. A lost link or a failed child is reported once and closes the stage's
+//! links, so that its neighbours hear of it from them; the owner then ends the epoch.
 
 mod actor;
+mod claims;
 mod files;
 mod registry;
 
 pub use actor::{HostEnvironment, HostHandle, spawn_host};
+pub use claims::StageOwner;
+pub(crate) use claims::already_served;
 pub use registry::StageRegistry;

@@ -2,6 +2,7 @@
 
 pub mod deployment;
 pub mod directory;
+pub mod events;
 pub mod head;
 pub mod host;
 pub mod link;

@@ -3,7 +3,8 @@
 
 pub mod deployment;
 pub mod engine;
-pub mod events;
 pub mod inference;
+pub mod lifecycle;
 pub mod link;
+pub mod telemetry;
 pub mod vocabulary;

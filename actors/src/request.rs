@@ -1,12 +1,13 @@
 //! One request at its head: prepared, given a lane, decoded step by step, ended once.
 
 mod actor;
+mod clock;
 mod events;
 mod handle;
 pub mod journal;
 pub mod machine;
 pub mod text;
 
-pub(crate) use actor::{LaneDesk, RequestStart, spawn_request};
+pub(crate) use actor::{LaneDesk, RequestStart, id_taken, spawn_request};
 pub(crate) use events::RequestEvents;
 pub use handle::{RequestHandle, RequestOptions};

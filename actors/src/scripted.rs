@@ -11,7 +11,7 @@ pub mod model;
 mod owner;
 mod vocabulary;
 
-pub use chain::{Chain, ChainOptions, generate_text, read_all};
+pub use chain::{Chain, ChainOptions, ExtraHost, chain_owner, generate_text, read_all};
 pub use engine::{Call, Script, ScriptedEngine, ScriptedLoader, Verdict};
 pub use events::EventLog;
 pub use gate::{Gate, eventually};

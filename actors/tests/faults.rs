@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use mesh_actors::{
-    ports::{events::Lifecycle, inference::Generation},
-    scripted::{Call, Chain, ChainOptions, Gate, ScriptedLoader, Verdict, eventually, generate_text, model, read_all},
+    events::Lifecycle,
+    ports::inference::{Caller, Generation},
+    scripted::{
+        Call, Chain, ChainOptions, Gate, ScriptedLoader, ScriptedVocabulary, Verdict, eventually, generate_text, model,
+        read_all,
+    },
 };
 use mesh_proto::{ErrorCode, MeshError, v1::GenerateRequest, wire::host_event};
 
@@ -21,11 +25,7 @@ fn prompt(index: usize) -> GenerateRequest {
 }
 
 async fn break_down(fault: Fault, round: u32) {
-    let chain = Chain::start(ChainOptions {
-        lanes: 2,
-        ..ChainOptions::default()
-    })
-    .await;
+    let chain = Chain::with_lanes(2).await;
     let calls = std::sync::atomic::AtomicU32::new(0);
     let (at, verdict) = match fault {
         Fault::Break(stage) => (Some(stage * 2), Verdict::Break),
@@ -75,7 +75,7 @@ async fn break_down(fault: Fault, round: u32) {
             assert_eq!(error.code, ErrorCode::StageLost, "{fault:?}: {error}");
         }
     }
-    let refused = head.generate(prompt(1)).await.expect_err("over");
+    let refused = head.generate(prompt(1), Caller::default()).await.expect_err("over");
     assert!(
         matches!(refused.code, ErrorCode::StageLost | ErrorCode::NotReady),
         "{refused:?}"
@@ -99,11 +99,7 @@ async fn losing_a_stage_or_a_link_ends_every_request_once_with_stage_lost() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_the_end_new_requests_are_refused_with_the_reason() {
-    let chain = Chain::start(ChainOptions {
-        lanes: 1,
-        ..ChainOptions::default()
-    })
-    .await;
+    let chain = Chain::with_lanes(1).await;
     chain
         .head
         .end(MeshError::new(ErrorCode::StageLost, "the epoch is over"));
@@ -120,9 +116,7 @@ async fn after_the_end_new_requests_are_refused_with_the_reason() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_full() {
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    let vocabulary = mesh_actors::scripted::ScriptedVocabulary::default().on_tokenize(move |_| held.pass());
+    let (vocabulary, gate) = ScriptedVocabulary::held(|_| true);
     let chain = Arc::new(
         Chain::start(ChainOptions {
             lanes: 1,
@@ -161,11 +155,7 @@ async fn requests_during_the_end_are_told_that_it_ends_not_that_the_queue_is_ful
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_under_load_frees_everything_at_once() {
     for lanes in [1, 4] {
-        let chain = Chain::start(ChainOptions {
-            lanes,
-            ..ChainOptions::default()
-        })
-        .await;
+        let chain = Chain::with_lanes(lanes).await;
         let mut generations = Vec::new();
         for index in 0..12 {
             generations.push(chain.generate(prompt(index)).await.expect("admitted"));
@@ -189,12 +179,7 @@ async fn a_call_that_runs_when_the_host_stops_is_waited_for() {
         ..ChainOptions::default()
     })
     .await;
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    chain.loader.script(move |_: &Call<'_>| {
-        held.pass();
-        Verdict::Compute
-    });
+    let gate = chain.hold(|_| true);
     let mut generation = chain.generate(prompt(0)).await.expect("admitted");
     gate.reached(1).await;
     let stopping = tokio::spawn(chain.stop());
@@ -299,8 +284,8 @@ async fn anything_goes(seed: u64) {
         while generation.events.next().await.is_some() {}
         let kinds: Vec<_> = events.of(&id).into_iter().map(|event| event.kind).collect();
         match kinds.last().expect("events") {
-            Lifecycle::Finished { .. } => assert_eq!(events.text(&id), expected, "seed {seed}"),
-            Lifecycle::Aborted(error) => assert!(
+            Lifecycle::Finished(_) => assert_eq!(events.text(&id), expected, "seed {seed}"),
+            Lifecycle::Aborted { error, .. } => assert!(
                 matches!(
                     error.code,
                     ErrorCode::Cancelled | ErrorCode::EngineFailed | ErrorCode::StageLost

@@ -12,7 +12,7 @@ use mesh_actors::{
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{Deployment, DeploymentPhase, Node, NodeState, ServeRequest, serve_response},
-    wire::{HostActivated, HostConnected, HostLoaded, host_command, host_event},
+    wire::{DeploymentList, DeploymentRoute, HostActivated, HostConnected, HostLoaded, host_command, host_event},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -402,6 +402,59 @@ async fn exact_is_insisted_on() {
     let error = answer(&mut stream).await.expect_err("not exact");
     assert!(error.message.contains("--exact"), "{error}");
     eventually("hosts dropped", || world.hosts.held() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_never_comes_again_while_the_node_lives() {
+    let world = World::new().await;
+    assert_eq!(world.served("x").await.epoch, 1);
+    world.owner.stop("x").await.expect("stopped");
+    assert_eq!(world.served("x").await.epoch, 2);
+    world.hosts.of_epoch(2)[1].vanish();
+    eventually("arranged anew", || {
+        world.listed("x").is_some_and(|ready| ready.ready && ready.epoch == 3)
+    })
+    .await;
+    assert_eq!(world.served("y").await.epoch, 4);
+    world.owner.stop("x").await.expect("stopped");
+    assert_eq!(world.served("x").await.epoch, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_node_comes_to_serve_first_is_its_own() {
+    let world = World::new().await;
+    world.hosts.manual();
+    let mut stream = world.owner.serve(serve("x")).await.expect("nobody serves it yet");
+    let stages = world.opened(1, 3).await;
+    for stage in &stages {
+        stage.loaded();
+    }
+    for stage in &stages {
+        command(stage).await;
+        stage.say(host_event::Event::Connected(HostConnected {}));
+    }
+    command(&stages[0]).await;
+    let first = Deployment {
+        name: "x".to_owned(),
+        owner: "b".to_owned(),
+        ready: true,
+        ..Deployment::default()
+    };
+    let route = DeploymentRoute {
+        deployment: Some(first.clone()),
+        head: String::new(),
+    };
+    let list = DeploymentList {
+        version: 1,
+        deployments: vec![route],
+    };
+    world.directory.peer_list(NodeId([2; 32]), list);
+    stages[0].say(host_event::Event::Activated(HostActivated {}));
+    let error = answer(&mut stream).await.expect_err("another's");
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("x is already served by node b"), "{error}");
+    eventually("hosts dropped", || world.hosts.held() == 0).await;
+    assert_eq!(world.listed("x"), Some(first));
 }
 
 /// On one thread, so that all hosts have answered before the owner hears that the first of them refuses.

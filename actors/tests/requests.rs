@@ -6,8 +6,8 @@ use std::sync::{
 };
 
 use mesh_actors::{
-    ports::events::Lifecycle,
-    scripted::{Call, Chain, ChainOptions, Gate, ScriptedVocabulary, Verdict, eventually, generate_text, read_all},
+    events::Lifecycle,
+    scripted::{Call, Chain, ChainOptions, ScriptedVocabulary, Verdict, eventually, generate_text, read_all},
 };
 use mesh_proto::{
     ErrorCode,
@@ -61,7 +61,11 @@ async fn the_text_is_that_of_the_model_for_any_number_of_stages() {
                 .collect();
             assert!(matches!(
                 kinds[..3],
-                [Lifecycle::Queued, Lifecycle::Started { .. }, Lifecycle::Prefilled]
+                [
+                    Lifecycle::Queued,
+                    Lifecycle::Started { .. },
+                    Lifecycle::Prefilled { .. }
+                ]
             ));
         }
         chain.quiet().await;
@@ -72,13 +76,7 @@ async fn the_text_is_that_of_the_model_for_any_number_of_stages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_at_once_and_three_of_them_cancelled_leave_the_others_as_they_are_alone() {
     for round in 0..12usize {
-        let chain = Arc::new(
-            Chain::start(ChainOptions {
-                lanes: 3,
-                ..ChainOptions::default()
-            })
-            .await,
-        );
+        let chain = Arc::new(Chain::with_lanes(3).await);
         let requests = (0..8).map(|index| {
             let chain = chain.clone();
             tokio::spawn(async move {
@@ -108,13 +106,7 @@ async fn eight_at_once_and_three_of_them_cancelled_leave_the_others_as_they_are_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_be_cancelled_while_it_is_prepared() {
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    let vocabulary = ScriptedVocabulary::default().on_tokenize(move |text| {
-        if text == "slow" {
-            held.pass();
-        }
-    });
+    let (vocabulary, gate) = ScriptedVocabulary::held(|text| text == "slow");
     let chain = Arc::new(
         Chain::start(ChainOptions {
             vocabulary,
@@ -154,26 +146,15 @@ async fn a_request_can_be_cancelled_while_it_is_prepared() {
     assert_eq!(ends.len(), 2);
     assert!(
         ends.iter()
-            .all(|end| matches!(end.kind, Lifecycle::Rejected(_) | Lifecycle::Aborted(_))),
+            .all(|end| matches!(end.kind, Lifecycle::Rejected(_) | Lifecycle::Aborted { .. })),
         "{ends:?}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
-    let chain = Chain::start(ChainOptions {
-        lanes: 1,
-        ..ChainOptions::default()
-    })
-    .await;
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    chain.loader.script(move |call: &Call<'_>| {
-        if call.is_first() {
-            held.pass();
-        }
-        Verdict::Compute
-    });
+    let chain = Chain::with_lanes(1).await;
+    let gate = chain.hold(|call| call.is_first());
     let prefilling = chain
         .generate(generate_text(&"p".repeat(100), 1, 5))
         .await
@@ -194,9 +175,9 @@ async fn a_request_can_be_cancelled_while_it_waits_and_while_it_is_prefilled() {
     assert_eq!(text, chain.expected(&next).text);
     chain.quiet().await;
     let aborted = chain.events.by_request().into_values().filter(|events| {
-        events
-            .last()
-            .is_some_and(|event| matches!(&event.kind, Lifecycle::Aborted(error) if error.code == ErrorCode::Cancelled))
+        events.last().is_some_and(
+            |event| matches!(&event.kind, Lifecycle::Aborted { error, .. } if error.code == ErrorCode::Cancelled),
+        )
     });
     assert_eq!(aborted.count(), 2);
     chain.stop().await;
@@ -214,15 +195,8 @@ async fn a_request_can_be_cancelled_at_its_last_token() {
         .map(|seed| generate_text("last", seed, 4))
         .find(|request| chain.expected(request).tokens.len() == 4)
         .expect("one that does not end by itself");
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    chain.loader.script(move |call: &Call<'_>| {
-        // The prompt has four tokens: the row at position 6 draws the fourth and last.
-        if !call.is_first() && call.batch.spans[0].pos_start == 6 {
-            held.pass();
-        }
-        Verdict::Compute
-    });
+    // The prompt has four tokens: the row at position 6 draws the fourth and last.
+    let gate = chain.hold(|call| !call.is_first() && call.batch.spans[0].pos_start == 6);
     for _ in 0..20 {
         gate.close();
         let generation = chain.generate(request.clone()).await.expect("admitted");
@@ -244,12 +218,7 @@ async fn one_more_than_may_wait_is_refused_and_lanes_are_reused() {
         ..ChainOptions::default()
     })
     .await;
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    chain.loader.script(move |_: &Call<'_>| {
-        held.pass();
-        Verdict::Compute
-    });
+    let gate = chain.hold(|_| true);
     let mut admitted = Vec::new();
     for index in 0..66 {
         admitted.push((index, chain.generate(prompt(index % 5)).await.expect("admitted")));
@@ -369,9 +338,7 @@ async fn a_panic_in_the_tokenizer_refuses_the_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_request_keeps_its_place_while_it_is_tokenized() {
-    let gate = Arc::new(Gate::closed());
-    let held = gate.clone();
-    let vocabulary = ScriptedVocabulary::default().on_tokenize(move |_| held.pass());
+    let (vocabulary, gate) = ScriptedVocabulary::held(|_| true);
     let chain = Chain::start(ChainOptions {
         lanes: 1,
         vocabulary,
@@ -403,11 +370,7 @@ async fn a_cancelled_request_keeps_its_place_while_it_is_tokenized() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_does_not_slow_decoding() {
-    let chain = Chain::start(ChainOptions {
-        lanes: 1,
-        ..ChainOptions::default()
-    })
-    .await;
+    let chain = Chain::with_lanes(1).await;
     let request = prompt(2);
     let mut unread = chain.generate(request.clone()).await.expect("admitted");
     let id = unread.started.request_id.clone();
@@ -416,7 +379,7 @@ async fn a_slow_reader_does_not_slow_decoding() {
             .events
             .of(&id)
             .last()
-            .is_some_and(|event| matches!(event.kind, Lifecycle::Finished { .. }))
+            .is_some_and(|event| matches!(event.kind, Lifecycle::Finished(_)))
     })
     .await;
     assert_eq!(answer(&chain, prompt(3)).await, chain.expected(&prompt(3)).text);

@@ -25,7 +25,7 @@ pub(crate) struct Generated {
 
 impl Generated {
     pub(crate) fn timings(&self) -> RequestTimings {
-        self.finished.timings.unwrap_or_default()
+        self.finished.timings.clone().unwrap_or_default()
     }
 
     /// Tokens after the first one: those that decoding made.

@@ -55,7 +55,8 @@ impl From<NodeError> for Failure {
             NodeError::Config(_) => Exit::Usage,
             NodeError::NotRunning(_) => Exit::Unreachable,
             NodeError::DataDir(_) | NodeError::Listen { .. } => Exit::Refused,
-            NodeError::File { .. } => Exit::Failed,
+            NodeError::Interrupted => Exit::Interrupted,
+            NodeError::File { .. } | NodeError::Server { .. } => Exit::Failed,
         };
         Self::new(exit, error.to_string())
     }

@@ -43,12 +43,15 @@ fn main() -> ExitCode {
     }
 }
 
-/// The builder honours `TOKIO_WORKER_THREADS`: many nodes on one machine need few threads each.
+/// Half of the cores: engines need the others, and on two cores a token's way through one worker is shorter than
+/// through two, which wake each other. `TOKIO_WORKER_THREADS` says otherwise.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .thread_name("mesh")
-        .enable_all()
-        .build();
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        builder.worker_threads((cores / 2).max(1));
+    }
+    let runtime = builder.thread_name("mesh").enable_all().build();
     runtime.map_err(|error| {
         Failure::failed(format!(
             "cannot start the runtime: {error}; check the limits of this user"

@@ -39,6 +39,12 @@ pub(crate) struct NodeFlags {
     /// Layers of a stage that go to the GPU, in builds with a GPU back end [default: all]
     #[arg(long, value_name = "N")]
     gpu_layers: Option<u32>,
+    /// Header that carries the caller's agent session, such as x-agent-session [default: none]
+    #[arg(long, value_name = "NAME")]
+    agent_session_header: Option<String>,
+    /// Tell nobody of requests: no lifecycle events, receipts or lists
+    #[arg(long)]
+    no_events: bool,
     /// Listen off loopback without an API key: whoever reaches the port may generate
     #[arg(long)]
     insecure: bool,
@@ -68,6 +74,8 @@ impl NodeFlags {
             memory: self.memory,
             no_exact: self.no_exact,
             gpu_layers: self.gpu_layers,
+            agent_session_header: self.agent_session_header.clone(),
+            no_events: self.no_events,
             insecure: self.insecure,
             log: self.log.clone(),
         })

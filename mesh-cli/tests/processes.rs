@@ -132,6 +132,38 @@ fn a_node_ends_when_the_pipe_from_its_parent_does() {
     assert!(node.ended());
 }
 
+#[cfg(unix)]
+#[test]
+fn a_join_that_is_interrupted_ends_at_once_and_leaves_nothing_behind() {
+    let node = Node::start();
+    let ticket = text(&node.ask(&["node", "ticket"]).stdout).trim_end().to_owned();
+    // Whoever joins now waits for an answer.
+    drop(node);
+    let dir = tempfile::tempdir().expect("a directory");
+    let data_dir = dir.path().join("b");
+    for signal in ["-INT", "-TERM"] {
+        let mut command = node_command("join", &data_dir);
+        let mut child = command
+            .arg(&ticket)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let since = Instant::now();
+        while !data_dir.join("node.json").exists() {
+            assert!(since.elapsed() < DEADLINE, "it does not start");
+            std::thread::sleep(POLL);
+        }
+        let asked = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(asked.expect("kill runs").success());
+        let _stdin = child.stdin.take();
+        let output = child.wait_with_output().expect("a child");
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{said}");
+        assert!(said.contains("interrupted"), "{said}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("a directory").count(), 0);
+    }
+}
+
 #[test]
 fn a_node_serves_answers_and_leaves() {
     let mut node = Node::start();

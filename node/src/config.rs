@@ -1,29 +1,25 @@
 //! Settings of a node: defaults, then the TOML file, then `MESH_*`, then flags; checked at the end.
 
+mod file;
+mod secret;
+
 use std::{
-    fmt,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
 use figment::{
     Figment,
-    providers::{Env, Format, Serialized, Toml},
+    providers::{Env, Serialized},
 };
+use mesh_actors::events::EventOptions;
+use mesh_gateway::SessionHeader;
 use serde::{Deserialize, Serialize};
 
+use file::ConfigFile;
+pub use secret::SecretSetting;
+
 use crate::{NodeError, data_dir::default_data_dir, environment};
-
-/// A secret setting: never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SecretSetting(pub String);
-
-impl fmt::Debug for SecretSetting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SecretSetting(redacted)")
-    }
-}
 
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -54,6 +50,11 @@ pub struct NodeConfig {
     /// Key that inference needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretSetting>,
+    /// Header that carries agent sessions; none when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_session_header: Option<String>,
+    /// Lifecycle events are numbered, kept for a while and told to subscribers.
+    pub events: bool,
     /// Listen off loopback without a key.
     pub insecure: bool,
     /// Log filter.
@@ -93,6 +94,12 @@ pub struct ConfigOverrides {
     /// See [`NodeConfig::gpu_layers`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_layers: Option<u32>,
+    /// See [`NodeConfig::agent_session_header`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_session_header: Option<String>,
+    /// Turns [`NodeConfig::events`] off.
+    #[serde(skip)]
+    pub no_events: bool,
     /// Turns [`NodeConfig::insecure`] on.
     #[serde(skip)]
     pub insecure: bool,
@@ -133,6 +140,8 @@ impl Default for NodeConfig {
             exact: true,
             gpu_layers: None,
             api_key: None,
+            agent_session_header: None,
+            events: true,
             insecure: false,
             log: "info".to_owned(),
         }
@@ -161,12 +170,15 @@ impl NodeConfig {
             data_dir,
             ..Self::default()
         }))
-        .merge(Toml::file(file))
+        .merge(ConfigFile::read(&file)?)
         .merge(environment)
         .merge(Serialized::defaults(TextSettings::from_environment()))
         .merge(Serialized::defaults(&overrides));
         if overrides.no_exact {
             figment = figment.merge(("exact", false));
+        }
+        if overrides.no_events {
+            figment = figment.merge(("events", false));
         }
         if overrides.insecure {
             figment = figment.merge(("insecure", true));
@@ -186,6 +198,7 @@ impl NodeConfig {
         if self.api_key.as_ref().is_some_and(|key| key.0.trim().is_empty()) {
             return refuse(format!("{} is empty; set a key or unset it", environment::API_KEY));
         }
+        self.session_header()?;
         let open = |address: &SocketAddr| !address.ip().is_loopback();
         if (open(&self.http) || open(&self.grpc)) && self.api_key.is_none() && !self.insecure {
             return refuse(format!(
@@ -205,6 +218,20 @@ impl NodeConfig {
             *key = SecretSetting("(set)".to_owned());
         }
         toml::to_string_pretty(&shown).unwrap_or_else(|error| format!("# cannot be printed: {error}\n"))
+    }
+
+    /// The header that carries agent sessions, checked.
+    pub(crate) fn session_header(&self) -> Result<Option<SessionHeader>, NodeError> {
+        let header = self.agent_session_header.as_deref().map(SessionHeader::new).transpose();
+        header.map_err(|error| NodeError::Config(format!("agent_session_header: {error}")))
+    }
+
+    /// Bounds of the event bus.
+    pub(crate) fn event_options(&self) -> EventOptions {
+        EventOptions {
+            enabled: self.events,
+            ..EventOptions::default()
+        }
     }
 
     /// Where model parts are kept.
@@ -243,6 +270,57 @@ mod tests {
         std::fs::write(dir.path().join("config.toml"), "colour = 1\n").unwrap();
         let error = NodeConfig::load(overrides(dir.path())).expect_err("unknown");
         assert!(error.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_is_refused_without_showing_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for key in [
+            "123456789",
+            "-123456789",
+            "1234.56789",
+            "12345678901234567890123",
+            "123456789e999",
+            "0x123456789",
+            "true",
+            "[\"123456789\"]",
+            "[123456789]",
+            "{ key = 123456789 }",
+            "1979-05-27T12:34:56.789",
+            "s123456789",
+            "\"123456789",
+            "'123456789",
+            "\"123456789\" 123456789",
+            "\"123456789\\q\"",
+            "\"\"\"123456789\nx",
+        ] {
+            std::fs::write(
+                dir.path().join("config.toml"),
+                format!("threads = 1\napi_key = {key}\n"),
+            )
+            .unwrap();
+            let error = NodeConfig::load(overrides(dir.path())).expect_err(key).to_string();
+            for piece in ["12345", "56789", "1979", "true"] {
+                assert!(!error.contains(piece), "{key}: {error}");
+            }
+            assert!(
+                error.contains("api_key") || error.contains("line 2") || error.contains("line 3"),
+                "{key}: {error}"
+            );
+        }
+        std::fs::write(dir.path().join("config.toml"), "api_key = \"123456789\"\n").unwrap();
+        let config = NodeConfig::load(overrides(dir.path())).unwrap();
+        assert_eq!(config.api_key, Some(SecretSetting("123456789".to_owned())));
+    }
+
+    #[test]
+    fn a_setting_of_the_wrong_type_is_named_with_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.toml"), "threads = \"many\"\n").unwrap();
+        let error = NodeConfig::load(overrides(dir.path()))
+            .expect_err("no number")
+            .to_string();
+        assert!(error.contains("threads") && error.contains("config.toml"), "{error}");
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub(crate) struct DataDir {
     _lock: File,
     /// No node has ever started here.
     new: bool,
+    /// The directory itself was made here, too.
+    made: bool,
     pub key: [u8; 32],
     pub token: String,
 }
@@ -120,6 +122,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Opens or makes a directory.
     pub fn open(path: &Path) -> Result<Self, NodeError> {
+        let made = !path.exists();
         fs::create_dir_all(path).map_err(NodeError::file("make", path))?;
         let lock_file = path.join("lock");
         let lock = OpenOptions::new()
@@ -164,6 +167,7 @@ impl DataDir {
             path: path.to_owned(),
             _lock: lock,
             new,
+            made,
             key,
             token,
         })
@@ -225,7 +229,9 @@ impl DataDir {
             }
             // Only if they are empty now.
             let _ = fs::remove_dir(self.path.join("models"));
-            let _ = fs::remove_dir(&self.path);
+            if self.made {
+                let _ = fs::remove_dir(&self.path);
+            }
         }
     }
 
@@ -344,6 +350,23 @@ mod tests {
         assert_eq!(data.claim(None, "id", "host").unwrap(), "a");
         let error = data.claim(Some("b"), "id", "host").expect_err("another").to_string();
         assert!(error.contains("belongs to node a"), "{error}");
+    }
+
+    #[test]
+    fn a_first_start_that_fails_leaves_only_what_was_there_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let entries = || fs::read_dir(dir.path()).unwrap().count();
+        let inside = dir.path().join("node");
+        let data = DataDir::open(&inside).unwrap();
+        data.claim(Some("a"), "id", "host").unwrap();
+        data.discard_if_new();
+        assert_eq!(entries(), 0);
+        DataDir::open(dir.path()).unwrap().discard_if_new();
+        assert_eq!(entries(), 0);
+        // A node has started here before.
+        DataDir::open(&inside).unwrap().claim(Some("a"), "id", "host").unwrap();
+        DataDir::open(&inside).unwrap().discard_if_new();
+        assert!(inside.join("node.json").exists() && inside.join("node.key").exists());
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub const SETTINGS: &[&str] = &[
     "memory",
     "exact",
     "gpu_layers",
+    "agent_session_header",
+    "events",
     "insecure",
     "log",
 ];

@@ -38,6 +38,17 @@ pub enum NodeError {
         /// Flag that sets it.
         flag: &'static str,
     },
+    /// HTTP or gRPC no longer answers.
+    #[error("the {what} server ended: {error}; see the node's log, and start it again")]
+    Server {
+        /// `HTTP` or `gRPC`.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+    /// The start was called off; nothing of it is left.
+    #[error("interrupted; the node had not started yet")]
+    Interrupted,
     /// The mesh refused, or cannot be reached.
     #[error(transparent)]
     Mesh(#[from] MeshError),

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use mesh_actors::{
     directory::Directory,
     host::StageRegistry,
-    ports::inference::{Generation, Inference, ServedModel},
+    ports::inference::{Caller, Generation, Inference, ServedModel},
 };
 use mesh_links::Peers;
 use mesh_proto::{
@@ -33,7 +33,7 @@ impl Inference for MeshInference {
         deployments.map(served).collect()
     }
 
-    async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+    async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
         let Some(route) = self.directory.find(&request.model) else {
             return Err(self.not_found(&request.model));
         };
@@ -52,10 +52,10 @@ impl Inference for MeshInference {
             .parse()
             .map_err(|_| MeshError::internal("a deployment has no head"))?;
         if head != self.node {
-            return self.peers.generate(head, request).await;
+            return self.peers.generate(head, request, caller).await;
         }
         match self.registry.head(&request.model) {
-            Some(head) => head.generate(request).await,
+            Some(head) => head.generate(request, caller).await,
             None => Err(MeshError::new(
                 ErrorCode::NotReady,
                 format!("{} is not ready; try again", request.model),

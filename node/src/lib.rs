@@ -6,13 +6,17 @@ mod administration;
 mod built_in;
 pub mod config;
 pub mod data_dir;
+mod enter;
 pub mod environment;
 mod error;
 mod host_facts;
 mod inference;
+mod lifecycle;
 mod members;
+mod parts;
 mod process;
 pub mod run;
+mod servers;
 mod store;
 
 pub use built_in::{BUILT_IN, built_in_model};

@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{NodeError, data_dir::write_json};
 
-#[derive(Debug, Serialize, Deserialize)]
+/// What is kept of a member, and what is not: a field that is new must be put on one side.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Node")]
 struct Record {
     id: String,
     name: String,
@@ -22,7 +24,17 @@ struct Record {
     cores: u32,
     memory_bytes: u64,
     exact: bool,
+    #[serde(skip)]
+    state: i32,
+    #[serde(skip)]
+    self_: bool,
+    #[serde(skip)]
+    version: String,
 }
+
+#[derive(Serialize, Deserialize)]
+#[serde(transparent)]
+struct Kept(#[serde(with = "Record")] Node);
 
 /// `members.json` of a data directory.
 #[derive(Debug)]
@@ -48,11 +60,11 @@ impl MemberFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(NodeError::file("read", &self.path)(error)),
         };
-        let records: Vec<Record> = serde_json::from_str(&text).map_err(|error| {
+        let records: Vec<Kept> = serde_json::from_str(&text).map_err(|error| {
             let message = format!("{} is damaged: {error}; remove it and join again", self.path.display());
             NodeError::DataDir(message)
         })?;
-        Ok(records.into_iter().map(Node::from).collect())
+        Ok(records.into_iter().map(|kept| kept.0).collect())
     }
 
     /// Forgets the mesh, for good.
@@ -73,59 +85,42 @@ impl MemberStore for MemberFile {
         if *forgotten {
             return Ok(());
         }
-        let records: Vec<Record> = nodes.iter().cloned().map(Record::from).collect();
+        let records: Vec<Kept> = nodes.iter().cloned().map(Kept).collect();
         Ok(write_json(&self.path, &records)?)
     }
 }
 
-impl From<Node> for Record {
-    fn from(node: Node) -> Self {
-        let Node {
-            id,
-            name,
-            addresses,
-            host_id,
-            issuer,
-            cores,
-            memory_bytes,
-            exact,
-            ..
-        } = node;
-        Self {
-            id,
-            name,
-            addresses,
-            host_id,
-            issuer,
-            cores,
-            memory_bytes,
-            exact,
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl From<Record> for Node {
-    fn from(record: Record) -> Self {
-        let Record {
-            id,
-            name,
-            addresses,
-            host_id,
-            issuer,
-            cores,
-            memory_bytes,
-            exact,
-        } = record;
-        Self {
-            id,
-            name,
-            addresses,
-            host_id,
-            issuer,
-            cores,
-            memory_bytes,
-            exact,
-            ..Self::default()
-        }
+    #[test]
+    fn what_is_kept_of_members_survives_and_how_they_are_now_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("members.json");
+        let node = Node {
+            id: "1".repeat(64),
+            name: "a".to_owned(),
+            addresses: vec!["127.0.0.1:1".to_owned()],
+            host_id: "host".to_owned(),
+            issuer: true,
+            cores: 8,
+            memory_bytes: 1 << 33,
+            exact: true,
+            ..Node::default()
+        };
+        let seen = Node {
+            state: 1,
+            self_: true,
+            version: "9".to_owned(),
+            ..node.clone()
+        };
+        MemberFile::new(path.clone()).save(&[seen]).unwrap();
+        assert_eq!(MemberFile::new(path.clone()).load().unwrap(), [node]);
+        // The file of an older release.
+        let text = r#"[{"id": "1", "name": "b", "addresses": [], "host_id": "h", "issuer": false, "cores": 2,
+                        "memory_bytes": 3, "exact": false}]"#;
+        fs::write(&path, text).unwrap();
+        assert_eq!(MemberFile::new(path).load().unwrap()[0].name, "b");
     }
 }

@@ -1,23 +1,23 @@
 //! The composition root: what a node is made of, from the data directory up, and how it ends.
 //!
 //! Start: data directory, listeners, QUIC endpoint, mesh (new, known or joined), model files, hosts, owner, servers.
-//! Stop, under the deadlines of each part: gateway drains, own deployments end, watches end, links end, actors end,
-//! the endpoint tells its peers.
+//! Stop, under the deadlines of each part: gateway drains, own deployments end; then what [`crate::parts`] holds. That
+//! is also the end of a start that fails or is called off.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc};
 
 use mesh_actors::{
     deployment::{DeploymentEnvironment, Owner},
     directory::Directory,
+    events::EventBus,
     host::{HostEnvironment, StageRegistry},
-    membership::{MembershipHandle, spawn_membership},
-    ports::events::NoSubscribers,
+    ports::telemetry::NoTelemetry,
     root::RootHandle,
 };
 use mesh_engine::{LlamaLoader, LlamaVocabularyLoader};
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use mesh_links::{
-    ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer, join,
+    ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
 };
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
@@ -30,17 +30,15 @@ use crate::{
     NodeConfig, NodeError,
     administration::MeshAdministration,
     data_dir::DataDir,
+    enter::{enter_mesh, first_list},
     host_facts::{HostFacts, host_facts},
     inference::MeshInference,
+    lifecycle::MeshLifecycles,
     members::MemberFile,
+    parts::Parts,
+    servers::Servers,
     store::DiskStore,
 };
-
-/// How long a node that joined waits for its first member list.
-const FIRST_LIST_LIMIT: Duration = Duration::from_secs(10);
-
-/// How long the endpoint may wait for peers to hear that it closes.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where a node listens, and who it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,15 +58,12 @@ pub struct NodeFacts {
 /// A node that runs.
 pub struct Node {
     facts: NodeFacts,
-    data: Arc<DataDir>,
+    parts: Parts,
     endpoint: NodeEndpoint,
     tickets: TicketIssuer,
     issuer: Option<NodeId>,
-    root: RootHandle,
     owner: Owner,
-    followers: Followers,
     expelled: watch::Receiver<Option<MeshError>>,
-    server: Server,
     gateway: Gateway,
     http: TcpListener,
     grpc: TcpListener,
@@ -85,22 +80,48 @@ impl Node {
     ///
     /// Whatever is wrong with directory, ports, ticket or mesh; nothing half-made stays behind.
     pub async fn start(config: NodeConfig, ticket: Option<String>) -> Result<Self, NodeError> {
+        Self::start_unless(config, ticket, std::future::pending()).await
+    }
+
+    /// As [`Self::start`], but gives up when `stop` resolves before the node has started: whatever runs by then is ended
+    /// before this returns. Dropping the future ends it as well, in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::start`], and [`NodeError::Interrupted`].
+    pub async fn start_unless(
+        config: NodeConfig,
+        ticket: Option<String>,
+        stop: impl Future<Output = ()>,
+    ) -> Result<Self, NodeError> {
         let ticket = ticket
             .map(|text| text.parse::<Ticket>().map_err(MeshError::from))
             .transpose()?;
         let data = Arc::new(DataDir::open(&config.data_dir)?);
-        let started = Self::start_on(data.clone(), config, ticket).await;
+        let mut parts = Parts::new(data.clone());
+        let started = tokio::select! {
+            // A start that has failed says so, even when it is called off at the same moment.
+            biased;
+            started = Self::start_on(&mut parts, data, config, ticket) => started,
+            () = stop => Err(NodeError::Interrupted),
+        };
         if started.is_err() {
-            data.discard_if_new();
+            parts.end().await;
         }
         started
     }
 
-    async fn start_on(data: Arc<DataDir>, config: NodeConfig, ticket: Option<Ticket>) -> Result<Self, NodeError> {
+    async fn start_on(
+        parts: &mut Parts,
+        data: Arc<DataDir>,
+        config: NodeConfig,
+        ticket: Option<Ticket>,
+    ) -> Result<Self, NodeError> {
         let joins = ticket.is_some();
         let http = listen("HTTP", config.http, "--http").await?;
         let grpc = listen("gRPC", config.grpc, "--grpc").await?;
         let endpoint = bind_endpoint(&data, config.listen).await?;
+        parts.endpoint = Some(endpoint.clone());
         let host = host_facts();
         let id = endpoint.id();
         let name = data.claim(config.name.as_deref(), &id.to_string(), &host.hostname)?;
@@ -109,8 +130,9 @@ impl Node {
         let end_node = CancellationToken::new();
         let broken = CancellationToken::new();
         let root = RootHandle::spawn(broken.clone()).await?;
+        parts.root = Some(root.clone());
         let member_file = Arc::new(MemberFile::new(data.file("members.json")));
-        let (membership, issuer) = enter_mesh(&endpoint, own.clone(), ticket, &member_file, &root).await?;
+        let (membership, issuer) = enter_mesh(parts, &endpoint, &root, own.clone(), ticket, &member_file).await?;
         let own = Member {
             issuer: issuer.is_none(),
             ..own
@@ -120,6 +142,7 @@ impl Node {
         let registry = Arc::new(StageRegistry::default());
         let peers = Peers::new(endpoint.clone(), membership.nodes());
         let store = Arc::new(DiskStore::open(config.models_dir(), peers.clone())?);
+        let events = EventBus::new(&name, run_number(), config.event_options(), Vec::new());
         let hosts = Arc::new(HostEnvironment {
             node: id,
             node_name: name.clone(),
@@ -131,7 +154,8 @@ impl Node {
             store: store.clone(),
             links: Arc::new(peers.clone()),
             registry: registry.clone(),
-            events: Arc::new(NoSubscribers),
+            events: events.clone(),
+            telemetry: Arc::new(NoTelemetry),
             root: root.clone(),
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
@@ -153,10 +177,11 @@ impl Node {
             owner: owner.clone(),
             registry: registry.clone(),
             hosts,
+            events: events.clone(),
             files: store,
             tickets: tickets.clone(),
         });
-        let server = Server::start(endpoint.clone(), services);
+        parts.server = Some(Server::start(endpoint.clone(), services));
         let (followers, expelled) = Followers::start(
             peers.clone(),
             membership.clone(),
@@ -164,10 +189,18 @@ impl Node {
             own.clone(),
             issuer,
         );
+        parts.followers = Some(followers);
         if joins {
             first_list(&membership).await?;
         }
 
+        let lifecycles = Arc::new(MeshLifecycles::new(
+            id,
+            events,
+            registry.clone(),
+            peers.clone(),
+            membership.nodes(),
+        ));
         let inference = Arc::new(MeshInference {
             node: id,
             directory: directory.clone(),
@@ -187,7 +220,7 @@ impl Node {
             issuer,
             end_node: end_node.clone(),
         });
-        let gateway = Gateway::new(gateway_options(&config, &data)?, inference, administration);
+        let gateway = Gateway::new(gateway_options(&config, &data)?, inference, administration, lifecycles);
         let facts = NodeFacts {
             name,
             id: id.to_string(),
@@ -199,15 +232,12 @@ impl Node {
         tracing::info!(name = %facts.name, id = %facts.id, http = %facts.http, grpc = %facts.grpc, exact = own.exact, "node started");
         Ok(Self {
             facts,
-            data,
+            parts: parts.run(),
             endpoint,
             tickets,
             issuer,
-            root,
             owner,
-            followers,
             expelled,
-            server,
             gateway,
             http,
             grpc,
@@ -245,13 +275,9 @@ impl Node {
     /// The failure that ended it.
     pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
         let Self {
-            data,
-            endpoint,
-            root,
+            parts,
             owner,
-            followers,
             mut expelled,
-            server,
             gateway,
             http,
             grpc,
@@ -260,39 +286,33 @@ impl Node {
             ..
         } = self;
         let shutdown = CancellationToken::new();
+        let mut servers = Servers::default();
+        let (serving, stopping) = (gateway.clone(), shutdown.clone());
+        servers.start("HTTP", async move { serving.serve_http(http, stopping).await });
         let stopping = shutdown.clone();
-        let servers = tokio::spawn(async move {
-            tokio::join!(
-                gateway.serve_http(http, stopping.clone()),
-                gateway.serve_grpc(grpc, stopping)
-            )
-        });
-        let ended = tokio::select! {
+        servers.start("gRPC", async move { gateway.serve_grpc(grpc, stopping).await });
+        let ended: Result<(), NodeError> = tokio::select! {
             () = stop => Ok(()),
             () = end_node.cancelled() => Ok(()),
             () = broken.cancelled() => {
-                Err(MeshError::internal("a part failed that the node cannot do without; see its log, and start it again"))
+                let message = "a part failed that the node cannot do without; see its log, and start it again";
+                Err(MeshError::internal(message).into())
             }
-            error = expulsion(&mut expelled) => Err(error),
+            error = expulsion(&mut expelled) => Err(error.into()),
+            error = servers.failure() => Err(error),
         };
         tracing::info!("node stops");
         shutdown.cancel();
-        let served = servers.await;
+        servers.drained().await;
         owner.stop_all().await;
-        drop(followers);
-        server.stop().await;
-        root.stop().await;
-        if tokio::time::timeout(CLOSE_LIMIT, endpoint.close()).await.is_err() {
-            tracing::info!("closed without the last words of peers that have gone");
-        }
-        data.withdraw();
-        if let Ok((http, grpc)) = served
-            && let Err(error) = http.and(grpc)
-        {
-            tracing::error!(%error, "a server ended with an error");
-        }
-        Ok(ended?)
+        parts.end().await;
+        ended
     }
+}
+
+/// Tells this run of the node from others: 53 random bits, which JSON numbers hold exactly.
+fn run_number() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1)
 }
 
 /// Resolves when the issuer no longer knows this node; never on the issuer itself.
@@ -364,64 +384,117 @@ fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, nam
     }
 }
 
-/// The mesh of the ticket, the one known from before, or a new one of this node alone. Gives the issuer, if that is
-/// another node.
-async fn enter_mesh(
-    endpoint: &NodeEndpoint,
-    own: Member,
-    ticket: Option<Ticket>,
-    file: &Arc<MemberFile>,
-    root: &RootHandle,
-) -> Result<(MembershipHandle, Option<NodeId>), NodeError> {
-    let known = file.load()?;
-    let known_issuer = known.iter().find(|node| node.issuer).map(|node| node.id.clone());
-    let Some(ticket) = ticket else {
-        let issuer = known_issuer.filter(|id| *id != own.id);
-        let own = Member {
-            issuer: issuer.is_none(),
-            ..own
-        };
-        let membership = spawn_membership(own, known, file.clone(), root).await?;
-        let issuer = issuer
-            .map(|id| id.parse())
-            .transpose()
-            .map_err(|error| MeshError::internal(format!("{error}")))?;
-        return Ok((membership, issuer));
-    };
-    if ticket.issuer.to_string() == own.id {
-        let message = "this ticket is the node's own; give it to another node, or use `mesh node start`";
-        return Err(MeshError::new(ErrorCode::Conflict, message).into());
-    }
-    if known_issuer.is_some_and(|id| id != ticket.issuer.to_string()) {
-        let message = "this node belongs to another mesh; run `mesh node leave` first, or use another --data-dir";
-        return Err(MeshError::new(ErrorCode::Conflict, message).into());
-    }
-    let list = join(endpoint, &ticket, own.clone()).await?;
-    mesh_actors::membership::MemberStore::save(file.as_ref(), &list.nodes)?;
-    let membership = spawn_membership(own, list.nodes, file.clone(), root).await?;
-    Ok((membership, Some(ticket.issuer)))
-}
-
 fn gateway_options(config: &NodeConfig, data: &DataDir) -> Result<GatewayOptions, NodeError> {
     let secret = |text: &str| Secret::new(text).map_err(|error| NodeError::Config(error.to_string()));
     let mut options = GatewayOptions::new(secret(&data.token)?);
+    options.session_header = config.session_header()?;
     options.api_key = config.api_key.as_ref().map(|key| secret(&key.0)).transpose()?;
     Ok(options)
 }
 
-/// Waits until a node that joined has its first member list from the issuer.
-async fn first_list(membership: &MembershipHandle) -> Result<(), MeshError> {
-    let mut nodes = membership.nodes();
-    let up = nodes.wait_for(|nodes| {
-        nodes
-            .iter()
-            .any(|node| node.issuer && node.state == NodeState::Up as i32)
-    });
-    match tokio::time::timeout(FIRST_LIST_LIMIT, up).await {
-        Ok(Ok(_)) => Ok(()),
-        _ => Err(MeshError::new(
-            ErrorCode::DeadlineExceeded,
-            "the issuer admitted this node, but sends no member list",
-        )),
+#[cfg(test)]
+mod tests {
+    use std::{future::pending, path::Path, time::Duration};
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::running_node;
+
+    /// Nothing here takes a tenth of it.
+    const DEADLINE: Duration = Duration::from_secs(20);
+
+    fn config(data_dir: &Path) -> NodeConfig {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        NodeConfig {
+            name: Some("a".to_owned()),
+            data_dir: data_dir.to_owned(),
+            http: any,
+            grpc: any,
+            listen: any,
+            ..NodeConfig::default()
+        }
+    }
+
+    async fn eventually(is_true: impl Fn() -> bool) {
+        let look = async {
+            while !is_true() {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(DEADLINE, look).await.expect("it becomes true in time");
+    }
+
+    /// A node that takes connections and never says a word.
+    async fn silent_issuer() -> (NodeEndpoint, String) {
+        let secret = [7; 32];
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let endpoint = NodeEndpoint::bind(&LinkOptions { secret, listen }).await.unwrap();
+        let ticket = TicketIssuer::new(&secret)
+            .issue(endpoint.id(), endpoint.addresses())
+            .unwrap();
+        (endpoint, ticket.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_join_that_is_called_off_ends_at_once_and_leaves_nothing() {
+        let (_issuer, ticket) = silent_issuer().await;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node");
+        let claimed = || eventually(|| path.join("node.json").exists());
+        let start = Node::start_unless(config(&path), Some(ticket.clone()), claimed());
+        let ended = timeout(DEADLINE, start).await.expect("in time");
+        assert!(matches!(ended, Err(NodeError::Interrupted)), "{:?}", ended.err());
+        assert!(!path.exists());
+
+        // Nobody waits for the next one.
+        tokio::select! {
+            _ = Node::start(config(&path), Some(ticket)) => panic!("it cannot join"),
+            () = claimed() => {}
+        }
+        eventually(|| !path.exists()).await;
+    }
+
+    #[tokio::test]
+    async fn a_start_that_fails_keeps_the_directory_of_a_node_that_ran_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node");
+        let node = Node::start(config(&path), None).await.unwrap();
+        let id = node.facts().id.clone();
+        node.run_until(async {}).await.unwrap();
+        let models = path.join("models");
+        std::fs::remove_dir_all(&models).unwrap();
+        std::fs::write(&models, "in the way").unwrap();
+        assert!(Node::start(config(&path), None).await.is_err());
+        std::fs::remove_file(&models).unwrap();
+        let node = Node::start(config(&path), None).await.unwrap();
+        assert_eq!(node.facts().id, id);
+        node.run_until(async {}).await.unwrap();
+    }
+
+    /// A listener without an address: its descriptor is a pipe.
+    #[cfg(unix)]
+    fn no_listener() -> TcpListener {
+        let (reader, _) = std::io::pipe().unwrap();
+        let listener = std::net::TcpListener::from(std::os::fd::OwnedFd::from(reader));
+        listener.set_nonblocking(true).unwrap();
+        TcpListener::from_std(listener).unwrap()
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_server_that_ends_early_ends_the_node_with_its_error() {
+        let dir = tempfile::tempdir().unwrap();
+        for what in ["HTTP", "gRPC"] {
+            let mut node = Node::start(config(dir.path()), None).await.unwrap();
+            match what {
+                "HTTP" => node.http = no_listener(),
+                _ => node.grpc = no_listener(),
+            }
+            let ended = timeout(DEADLINE, node.run_until(pending())).await.expect("in time");
+            let error = ended.expect_err("a server is missing").to_string();
+            assert!(error.contains(&format!("the {what} server ended")), "{error}");
+            assert!(running_node(dir.path()).is_err());
+        }
     }
 }

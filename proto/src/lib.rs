@@ -8,6 +8,8 @@ pub mod error;
 pub mod frame;
 pub mod ids;
 pub mod sampling;
+pub mod session;
+pub mod trace;
 
 /// Public gRPC messages, package `mesh.v1`.
 #[allow(missing_docs, clippy::all, rust_2018_idioms)]
@@ -30,3 +32,5 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 
 pub use error::{ErrorCode, MeshError};
 pub use ids::{Epoch, LaneId, NodeId, RequestId, SessionId};
+pub use session::AgentSession;
+pub use trace::TraceContext;

@@ -5,11 +5,14 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use mesh_proto::v1::{
-    CreateTicketRequest, Deployment, GetStatusRequest, GetStatusResponse, ServeRequest, StopRequest,
-    deployment_service_client::DeploymentServiceClient, node_service_client::NodeServiceClient, serve_response::Event,
+    CreateTicketRequest, Deployment, GetStatusRequest, GetStatusResponse, ServeRequest, StopRequest, SubscribeRequest,
+    SubscribeResponse, deployment_service_client::DeploymentServiceClient,
+    lifecycle_service_client::LifecycleServiceClient, node_service_client::NodeServiceClient, serve_response::Event,
 };
 use serde_json::{Value, json};
-use tonic::{Request, metadata::MetadataValue, transport::Channel};
+use tonic::{Request, Streaming, metadata::MetadataValue, transport::Channel};
+
+use crate::Ledger;
 
 /// Longest that any single answer of a test may take on a busy machine.
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
@@ -21,6 +24,7 @@ pub struct Api {
     grpc: String,
     token: String,
     client: reqwest::Client,
+    ledger: Ledger,
 }
 
 /// A chat to send.
@@ -76,7 +80,7 @@ impl ChatCall {
 
 impl Api {
     /// A node at these addresses.
-    pub fn new(http: SocketAddr, grpc: SocketAddr, token: &str) -> Self {
+    pub fn new(http: SocketAddr, grpc: SocketAddr, token: &str, ledger: Ledger) -> Self {
         // iroh turns on reqwest's TLS without a provider for the whole workspace. A second call changes nothing.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
@@ -88,6 +92,7 @@ impl Api {
             grpc: format!("http://{grpc}"),
             token: token.to_owned(),
             client,
+            ledger,
         }
     }
 
@@ -115,13 +120,14 @@ impl Api {
     /// A chat, not streamed.
     pub async fn chat(&self, call: &ChatCall) -> Result<Answer> {
         let response = self.post("/v1/chat/completions", call.body()).await?;
-        let status = response.status();
+        let (status, id) = (response.status(), request_id(&response));
         let body: Value = response.json().await?;
         if !status.is_success() {
             bail!("{status}: {body}");
         }
         let choice = &body["choices"][0];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        self.ledger.note(&id, &text(&choice["message"]["content"]), true);
         Ok(Answer {
             text: text(&choice["message"]["content"]),
             finish_reason: text(&choice["finish_reason"]),
@@ -143,6 +149,7 @@ impl Api {
         if !response.status().is_success() {
             bail!("{}: {}", response.status(), response.text().await?);
         }
+        let id = request_id(&response);
         let mut bytes = response.bytes_stream();
         let (mut answer, mut pending) = (Answer::default(), Vec::new());
         while let Some(part) = bytes.next().await {
@@ -151,6 +158,7 @@ impl Api {
                 let event: Vec<u8> = pending.drain(..end + 2).collect();
                 let event = String::from_utf8(event).context("an event is not UTF-8")?;
                 take_event(event.trim_end(), &mut answer)?;
+                self.ledger.note(&id, &answer.text, answer.done);
                 if enough(&answer) {
                     return Ok(answer);
                 }
@@ -171,6 +179,12 @@ impl Api {
         let value: MetadataValue<_> = format!("Bearer {}", self.token).parse()?;
         request.metadata_mut().insert("authorization", value);
         Ok(request)
+    }
+
+    /// Subscribes to lifecycle events.
+    pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Streaming<SubscribeResponse>> {
+        let mut client = LifecycleServiceClient::new(self.channel().await?);
+        Ok(client.subscribe(self.authorized(request)?).await?.into_inner())
     }
 
     /// Serves a model and waits until it is ready.
@@ -229,6 +243,11 @@ impl Api {
             .context("no lanes")?;
         Ok((lanes.used, lanes.waiting))
     }
+}
+
+fn request_id(response: &reqwest::Response) -> String {
+    let id = response.headers().get("x-request-id").and_then(|id| id.to_str().ok());
+    id.unwrap_or_default().to_owned()
 }
 
 fn take_event(event: &str, answer: &mut Answer) -> Result<()> {

@@ -9,11 +9,12 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::Api;
+use crate::{Ledger, Witness, api::Api};
 
 /// Nodes named `a`, `b`, `c`, …; `a` is the first and admits the others.
 pub struct Cluster {
     nodes: Vec<TestNode>,
+    witness: Witness,
 }
 
 struct TestNode {
@@ -40,7 +41,7 @@ pub fn config(name: &str, data_dir: &std::path::Path) -> NodeConfig {
 impl Cluster {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
-        let mut nodes: Vec<TestNode> = Vec::new();
+        let (mut nodes, ledger): (Vec<TestNode>, Ledger) = Default::default();
         let mut ticket = None;
         for index in 0..count {
             let name = char::from(b'a' + index as u8).to_string();
@@ -50,7 +51,7 @@ impl Cluster {
                 ticket = Some(node.ticket()?);
             }
             let token = running_node(directory.path())?.token;
-            let api = Api::new(node.facts().http, node.facts().grpc, &token);
+            let api = Api::new(node.facts().http, node.facts().grpc, &token, ledger.clone());
             let stop = CancellationToken::new();
             let stopped = stop.clone();
             let task = tokio::spawn(async move {
@@ -65,7 +66,8 @@ impl Cluster {
                 directory,
             });
         }
-        Ok(Self { nodes })
+        let witness = Witness::start(&nodes[0].api, ledger).await?;
+        Ok(Self { nodes, witness })
     }
 
     /// A node's API.
@@ -92,8 +94,9 @@ impl Cluster {
             .with_context(|| format!("serving {model} as {stages:?}"))
     }
 
-    /// Stops all nodes in order, last first.
+    /// Stops all nodes in order, last first, when the witness has agreed.
     pub async fn stop(self) -> Result<()> {
+        self.witness.finish().await?;
         for node in self.nodes.into_iter().rev() {
             node.stop.cancel();
             node.task.await?;

@@ -11,7 +11,7 @@ use mesh_node::{RunningNode, running_node};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::{api::Api, until::until};
+use crate::{Ledger, Witness, api::Api, checker::Told, until::until};
 
 /// Starting takes a key, three sockets and a directory.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -36,6 +36,8 @@ pub fn mesh_binary() -> PathBuf {
 /// Nodes named `a`, `b`, `c`, …; `a` admits the others.
 pub struct Processes {
     nodes: Vec<Process>,
+    ledger: Ledger,
+    witness: Option<Witness>,
 }
 
 /// One node. Dropping it kills it.
@@ -65,7 +67,11 @@ impl Drop for Process {
 impl Processes {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
-        let mut all = Self { nodes: Vec::new() };
+        let mut all = Self {
+            nodes: Vec::new(),
+            ledger: Ledger::default(),
+            witness: None,
+        };
         for index in 0..count {
             all.add(&char::from(b'a' + index as u8).to_string(), &[]).await?;
         }
@@ -81,6 +87,9 @@ impl Processes {
             Some(self.ticket().await?)
         };
         self.nodes.push(Process::start(name, directory, ticket, more).await?);
+        if self.witness.is_none() {
+            self.witness = Some(Witness::start(&self.api(0), self.ledger.clone()).await?);
+        }
         Ok(())
     }
 
@@ -100,7 +109,7 @@ impl Processes {
     /// A node's API.
     pub fn api(&self, index: usize) -> Api {
         let running = &self.nodes[index].running;
-        Api::new(running.http, running.grpc, &running.token)
+        Api::new(running.http, running.grpc, &running.token, self.ledger.clone())
     }
 
     /// A node's process id.
@@ -138,6 +147,11 @@ impl Processes {
         self.nodes
             .insert(index, Process::start(&old.name, directory, None, &[]).await?);
         Ok(())
+    }
+
+    /// The end of a test: proves what has to hold of all lifecycle events, and gives what was told of each request.
+    pub async fn finish(mut self) -> Result<std::collections::BTreeMap<String, Told>> {
+        self.witness.take().context("no node was started")?.finish().await
     }
 
     /// Waits for a node that was told to end.

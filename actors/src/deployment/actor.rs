@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     directory::Directory,
+    host::already_served,
     policy::ActorKind,
     ports::deployment::{Hosts, ModelFacts, ModelStore},
     root::RootHandle,
@@ -241,10 +242,12 @@ impl State {
 
     /// Starts a new epoch.
     fn arrange(&mut self, myself: &ActorRef<Message>) {
-        let Some(prepared) = &self.prepared else { return };
+        let (Some(prepared), Some(listing)) = (&self.prepared, &self.listing) else {
+            return;
+        };
         // What has ended, out of the set: it would keep them for ever.
         while self.tasks.try_join_next().is_some() {}
-        self.epoch += 1;
+        self.epoch = listing.next_epoch();
         let stages = prepared.plan.stages.len();
         self.machine = EpochMachine::new(stages as u32);
         self.hosts = vec![None; stages];
@@ -307,12 +310,26 @@ impl State {
                     self.machine
                         .end(MeshError::new(ErrorCode::InsufficientResources, message), effects);
                 }
+                if let Some(owner) = self.first_owner() {
+                    effects.clear();
+                    self.machine.end(already_served(&self.name, &owner), effects);
+                }
             }
             None => {
                 let message = "a host sent an event that this node does not know; run the same release on all nodes";
                 self.machine.end(MeshError::new(ErrorCode::Protocol, message), effects);
             }
         }
+    }
+
+    /// Another node that has served this name first, while this one prepared: it keeps the name.
+    fn first_owner(&self) -> Option<String> {
+        if self.served || *self.machine.phase() != Phase::Ready {
+            return None;
+        }
+        // What this node serves is not listed yet.
+        let listed = self.environment.directory.find(&self.name)?;
+        listed.deployment.map(|deployment| deployment.owner)
     }
 
     fn perform(&mut self, effect: Effect, myself: &ActorRef<Message>) {

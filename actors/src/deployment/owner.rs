@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use mesh_proto::{ErrorCode, MeshError, v1::ServeRequest};
@@ -25,6 +28,7 @@ const MAX_NAME: usize = 128;
 pub struct Owner {
     environment: Arc<DeploymentEnvironment>,
     running: Running,
+    last_epoch: Arc<AtomicU64>,
 }
 
 /// Names that are taken on this node; `None` while the deployment's actor is being started.
@@ -39,9 +43,16 @@ pub(super) struct Listing {
     name: String,
     running: Running,
     directory: Directory,
+    last_epoch: Arc<AtomicU64>,
 }
 
 impl Listing {
+    /// An epoch that no deployment of this node has had since it started: whatever is left of an earlier one, even of a
+    /// deployment of this name that was stopped, is not taken for the present one.
+    pub(super) fn next_epoch(&self) -> u64 {
+        self.last_epoch.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -65,6 +76,7 @@ impl Owner {
         Self {
             environment,
             running: Running::default(),
+            last_epoch: Arc::default(),
         }
     }
 
@@ -98,6 +110,7 @@ impl Owner {
             name,
             running: self.running.clone(),
             directory: self.environment.directory.clone(),
+            last_epoch: self.last_epoch.clone(),
         })
     }
 

@@ -20,10 +20,10 @@ use super::{
 use crate::{
     policy::{ActorKind, on_failure},
     ports::{
-        inference::Generation,
+        inference::{Caller, Generation},
         link::{CreditGrant, LinkFrame},
     },
-    request::{LaneDesk, RequestEvents, RequestHandle, RequestOptions, RequestStart, spawn_request},
+    request::{LaneDesk, RequestEvents, RequestHandle, RequestOptions, RequestStart, id_taken, spawn_request},
     stage::{StageHandle, StageNotice},
 };
 
@@ -43,6 +43,7 @@ pub(crate) enum HeadMessage {
     Generate {
         id: RequestId,
         request: Box<GenerateRequest>,
+        caller: Caller,
         place: OwnedSemaphorePermit,
         reply: oneshot::Sender<Result<Generation, MeshError>>,
     },
@@ -124,12 +125,14 @@ impl Actor for HeadActor {
             HeadMessage::Generate {
                 id,
                 request,
+                caller,
                 place,
                 reply,
             } => {
                 let start = RequestStart {
                     id,
                     request,
+                    caller,
                     place,
                     reply,
                 };
@@ -181,16 +184,12 @@ impl State {
     async fn start(&mut self, start: RequestStart, myself: ActorRef<HeadMessage>) {
         let id = start.id;
         if let Some(error) = self.shared.ended.get() {
-            RequestEvents::refused(&self.shared.options, id, error);
+            RequestEvents::refused(&self.shared.options, id, &start.caller, error);
             let _ = start.reply.send(Err(error.clone()));
             return;
         }
         if self.requests.contains_key(&id) {
-            let error = MeshError::new(
-                ErrorCode::Conflict,
-                format!("a request with id {id} is running; use a new id"),
-            );
-            let _ = start.reply.send(Err(error));
+            let _ = start.reply.send(Err(id_taken(id)));
             return;
         }
         let desk = LaneDesk {
@@ -199,7 +198,7 @@ impl State {
         };
         match spawn_request(start, &self.shared.options, desk, myself.get_cell()).await {
             Ok(handle) => drop(self.requests.insert(id, handle)),
-            Err(error) => tracing::error!(request = %id, %error, "request actor did not start"),
+            Err(error) => tracing::warn!(request = %id, %error, "request did not start"),
         }
     }
 
@@ -223,10 +222,15 @@ impl State {
         }
         match frame {
             LinkFrame::Returned { spans, engine_ns } => {
-                let engine_ns = engine_ns.iter().fold(0, |sum: u64, ns| sum.saturating_add(*ns));
                 for (span, tokens) in spans {
                     if let Some(handle) = self.holder(span.lane, span.session) {
-                        handle.returned(span.session, span.pos_start, span.rows() as u32, tokens, engine_ns);
+                        handle.returned(
+                            span.session,
+                            span.pos_start,
+                            span.rows() as u32,
+                            tokens,
+                            engine_ns.clone(),
+                        );
                     }
                 }
             }
@@ -235,7 +239,7 @@ impl State {
                     handle.lane_failed(session, error);
                 }
             }
-            LinkFrame::Open { .. } | LinkFrame::Forward { .. } | LinkFrame::Free { .. } => {
+            LinkFrame::Open(_) | LinkFrame::Forward { .. } | LinkFrame::Free { .. } => {
                 tracing::warn!("the return link carried a frame that does not belong there");
             }
         }

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::{WAITING_LIMIT, actor::HeadMessage};
 use crate::{
     ports::{
-        inference::Generation,
+        inference::{Caller, Generation},
         link::{CreditGrant, FrameSink, LinkFrame},
     },
     request::{RequestEvents, RequestOptions},
@@ -42,8 +42,8 @@ pub(super) struct HeadShared {
 }
 
 impl HeadShared {
-    fn refuse(&self, id: RequestId, error: MeshError) -> MeshError {
-        RequestEvents::refused(&self.options, id, &error);
+    fn refuse(&self, id: RequestId, caller: &Caller, error: MeshError) -> MeshError {
+        RequestEvents::refused(&self.options, id, caller, &error);
         error
     }
 
@@ -64,24 +64,27 @@ impl HeadHandle {
     /// # Errors
     ///
     /// Whatever refuses a request before its first token: queue full, too long, template, not ready.
-    pub async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+    pub async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
         let id = request.request_id.parse().unwrap_or_else(|_| RequestId::random());
         if let Some(error) = self.shared.ended.get() {
-            return Err(self.shared.refuse(id, error.clone()));
+            return Err(self.shared.refuse(id, &caller, error.clone()));
         }
         let Ok(place) = self.shared.places.clone().try_acquire_owned() else {
             let message = format!("all lanes are taken and {WAITING_LIMIT} requests wait; try again later");
-            return Err(self.shared.refuse(id, MeshError::new(ErrorCode::QueueFull, message)));
+            return Err(self
+                .shared
+                .refuse(id, &caller, MeshError::new(ErrorCode::QueueFull, message)));
         };
         let (reply, admitted) = oneshot::channel();
         let message = HeadMessage::Generate {
             id,
             request: Box::new(request),
+            caller: caller.clone(),
             place,
             reply,
         };
         if self.actor.cast(message).is_err() {
-            return Err(self.shared.refuse(id, self.shared.gone()));
+            return Err(self.shared.refuse(id, &caller, self.shared.gone()));
         }
         admitted.await.unwrap_or_else(|_| Err(self.shared.gone()))
     }

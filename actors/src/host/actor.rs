@@ -8,17 +8,23 @@ use mesh_proto::{
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef, SupervisionEvent};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{
+        mpsc::{self, error::TrySendError},
+        oneshot,
+    },
     task::JoinSet,
 };
 
 use super::{
+    claims::{Claim, StageOwner},
     files::{Files, obtain_files, progress_event},
     registry::{Registration, StageRegistry},
 };
 use crate::{
+    events::EventBus,
     head::{HeadHandle, HeadOptions, spawn_head},
     link::{
+        LinkHandle,
         memory::{MemoryGrant, MemoryWriter},
         spawn_link,
     },
@@ -26,8 +32,8 @@ use crate::{
     ports::{
         deployment::ModelStore,
         engine::{EngineLoader, StageLoad},
-        events::EventSink,
         link::{FrameWriter, LinkAcceptor, LinkEvents, LinkHello, StageLinks},
+        telemetry::Telemetry,
         vocabulary::{Vocabulary, VocabularyLoader},
     },
     request::RequestOptions,
@@ -39,7 +45,7 @@ use crate::{
 const NOTICES: usize = 16;
 
 /// How long a stage may take to give back its memory after its last call: one forward pass of a large chunk.
-const UNLOAD_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const UNLOAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// What hosts of a node share.
 pub struct HostEnvironment {
@@ -64,7 +70,9 @@ pub struct HostEnvironment {
     /// Stages on this node.
     pub registry: Arc<StageRegistry>,
     /// Lifecycle events.
-    pub events: Arc<dyn EventSink>,
+    pub events: EventBus,
+    /// Traces and measurements.
+    pub telemetry: Arc<dyn Telemetry>,
     /// Supervises hosts.
     pub root: RootHandle,
 }
@@ -92,18 +100,19 @@ impl HostHandle {
     }
 }
 
-/// Starts a host. `events` goes to the owner.
+/// Starts a host for an owner; `events` goes there.
 ///
 /// # Errors
 ///
 /// The actor does not start.
 pub async fn spawn_host(
+    owner: StageOwner,
     spec: StageSpec,
     environment: Arc<HostEnvironment>,
     events: mpsc::Sender<HostEvent>,
 ) -> Result<HostHandle, MeshError> {
     let supervisor = environment.root.clone();
-    let (actor, _) = Actor::spawn_linked(None, HostActor, (spec, environment, events), supervisor.cell())
+    let (actor, _) = Actor::spawn_linked(None, HostActor, (owner, spec, environment, events), supervisor.cell())
         .await
         .map_err(|error| MeshError::internal(format!("the host's actor did not start: {error}")))?;
     supervisor.adopt(&actor.get_cell(), ActorKind::Host);
@@ -132,7 +141,12 @@ struct State {
     vocabulary: Option<Arc<dyn Vocabulary>>,
     stage: Option<StageHandle>,
     head: Option<HeadHandle>,
+    /// The deployment's name is the owner's here, until the stage's memory is free.
+    claim: Option<Claim>,
+    /// Links and requests find the stage; the link from the stage before ends with it.
     registration: Option<Registration>,
+    /// To the stage behind.
+    link: Option<LinkHandle>,
     ended: Option<oneshot::Receiver<()>>,
     tasks: JoinSet<()>,
     failed: bool,
@@ -143,12 +157,12 @@ struct HostActor;
 impl Actor for HostActor {
     type Msg = HostMessage;
     type State = State;
-    type Arguments = (StageSpec, Arc<HostEnvironment>, mpsc::Sender<HostEvent>);
+    type Arguments = (StageOwner, StageSpec, Arc<HostEnvironment>, mpsc::Sender<HostEvent>);
 
     async fn pre_start(
         &self,
         myself: ActorRef<HostMessage>,
-        (spec, environment, events): Self::Arguments,
+        (owner, spec, environment, events): Self::Arguments,
     ) -> Result<State, ActorProcessingErr> {
         let (notices, mut inbox) = mpsc::channel(NOTICES);
         let mut tasks = JoinSet::new();
@@ -158,10 +172,16 @@ impl Actor for HostActor {
                 let _ = relay.cast(HostMessage::Notice(notice));
             }
         });
+        let claim = environment.registry.claim(&owner, &spec);
+        let claimed = claim.as_ref().map(Claim::earlier_freed).map_err(MeshError::clone);
         let files = obtain_files(spec.clone(), environment.clone(), events.clone());
         tasks.spawn(async move {
-            let files = files.await;
-            let _ = myself.cast(HostMessage::Files(files));
+            let files = async {
+                let freed = claimed?;
+                let files = files.await?;
+                freed.await.map(|()| files)
+            };
+            let _ = myself.cast(HostMessage::Files(files.await));
         });
         Ok(State {
             spec,
@@ -171,7 +191,9 @@ impl Actor for HostActor {
             vocabulary: None,
             stage: None,
             head: None,
+            claim: claim.ok(),
             registration: None,
+            link: None,
             ended: None,
             tasks,
             failed: false,
@@ -184,6 +206,10 @@ impl Actor for HostActor {
         message: HostMessage,
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
+        if state.failed {
+            // What was still under way comes to nothing.
+            return Ok(());
+        }
         let outcome = match message {
             HostMessage::Files(Ok(files)) => state.load(files, &myself).await,
             HostMessage::Loaded(Ok(loaded)) => state.loaded(loaded, myself.get_cell()).await,
@@ -278,7 +304,7 @@ impl State {
     }
 
     async fn loaded(&mut self, loaded: Loaded, cell: ActorCell) -> Result<(), MeshError> {
-        let Some(stage) = self.stage.clone().filter(|_| !self.failed) else {
+        let (Some(stage), Some(claim)) = (self.stage.clone(), &self.claim) else {
             return Ok(());
         };
         let mut template = String::new();
@@ -288,7 +314,9 @@ impl State {
                 deployment: self.spec.deployment.as_str().into(),
                 vocabulary,
                 context: self.spec.context,
+                model_id: self.spec.source_id.as_str().into(),
                 events: self.environment.events.clone(),
+                telemetry: self.environment.telemetry.clone(),
             };
             let options = HeadOptions {
                 lanes: self.spec.lanes,
@@ -299,7 +327,7 @@ impl State {
             self.head = Some(spawn_head(options, cell).await?);
         }
         let registry = &self.environment.registry;
-        self.registration = Some(registry.insert(self.spec.clone(), stage, self.head.clone()));
+        self.registration = Some(registry.insert(claim, self.spec.clone(), stage, self.head.clone())?);
         let loaded = HostLoaded {
             memory_bytes: loaded.memory.total(),
             exact: loaded.exact,
@@ -333,26 +361,42 @@ impl State {
 
     async fn linked(&mut self, writer: Box<dyn FrameWriter>, cell: ActorCell) -> Result<(), MeshError> {
         let Some(stage) = self.stage.clone() else { return Ok(()) };
-        stage.attach(spawn_link(writer, Arc::new(stage.clone()), cell).await?);
+        let link = spawn_link(writer, Arc::new(stage.clone()), cell).await?;
+        self.link = Some(link.clone());
+        stage.attach(link);
         self.tell(host_event::Event::Connected(HostConnected {})).await;
         Ok(())
     }
 
-    /// Reports the end of the epoch once; the owner takes the host down.
+    /// Reports the end of the epoch once and closes the stage's links; the owner takes the host down.
     async fn fail(&mut self, error: MeshError) {
         if std::mem::replace(&mut self.failed, true) {
             return;
         }
         tracing::warn!(deployment = %self.spec.deployment, stage = self.spec.stage, %error, "stage ended");
-        self.registration = None;
+        // The owner hears why before the neighbours tell it that a link has ended; but they do not wait for it.
+        let unsaid = self.events.try_send(HostEvent {
+            event: Some(host_event::Event::Failed(error.clone().into())),
+        });
+        self.close_links();
         if let Some(head) = &self.head {
             // Whatever it was, to a request it is a stage that went away: trying again can help.
             head.end(MeshError {
                 code: ErrorCode::StageLost,
-                ..error.clone()
+                ..error
             });
         }
-        self.tell(host_event::Event::Failed(error.into())).await;
+        if let Err(TrySendError::Full(event)) = unsaid {
+            let _ = self.events.send(event).await;
+        }
+    }
+
+    /// Neighbours hear at once that the stage has ended.
+    fn close_links(&mut self) {
+        self.registration = None;
+        if let Some(link) = self.link.take() {
+            link.stop();
+        }
     }
 
     async fn tell(&self, event: host_event::Event) {
@@ -377,6 +421,7 @@ impl State {
             head.finish(MeshError::new(ErrorCode::StageLost, "the deployment was stopped"))
                 .await;
         }
+        self.close_links();
         if let Some(stage) = self.stage.take() {
             stage.stop();
         }
@@ -385,6 +430,7 @@ impl State {
         {
             tracing::error!(deployment = %self.spec.deployment, stage = self.spec.stage, "engine thread left behind");
         }
+        self.claim = None;
     }
 }
 

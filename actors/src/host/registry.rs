@@ -1,13 +1,13 @@
 //! Stages and heads on this node, for links and requests that look for them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry as MapEntry},
     sync::{Arc, PoisonError, RwLock},
 };
 
 use mesh_proto::{Epoch, ErrorCode, MeshError, NodeId, wire::StageSpec};
-use uuid::Uuid;
 
+use super::claims::{Claim, Claims, StageOwner};
 use crate::{
     head::HeadHandle,
     link::LINK_CREDITS,
@@ -18,33 +18,35 @@ use crate::{
 type Key = (String, Epoch, u32);
 
 struct Entry {
-    /// Tells apart two hosts of one key: a deployment that is served again starts its epochs anew.
-    id: Uuid,
+    /// Of the host's claim: later hosts have higher numbers.
+    order: u64,
     spec: StageSpec,
     stage: StageHandle,
     head: Option<HeadHandle>,
-    linked: bool,
+    /// The link from the stage before, once it is there.
+    inbound: Option<Arc<dyn CreditGrant>>,
     active: bool,
 }
 
 /// Shared by all hosts of a node. Locks are held for map operations only.
 #[derive(Default)]
 pub struct StageRegistry {
+    claims: Arc<Claims>,
     entries: RwLock<HashMap<Key, Entry>>,
 }
 
-/// A stage's entry; dropping it takes the entry out, however its host ends.
+/// A stage's entry; dropping it takes the entry out and closes the link that came in, however its host ends.
 pub(super) struct Registration {
     registry: Arc<StageRegistry>,
     key: Key,
-    id: Uuid,
+    order: u64,
 }
 
 impl Registration {
     /// Stage 0 takes requests now.
     pub(super) fn activate(&self) {
         self.registry.write(|entries| {
-            if let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.id == self.id) {
+            if let Some(entry) = entries.get_mut(&self.key).filter(|entry| entry.order == self.order) {
                 entry.active = true;
             }
         });
@@ -53,38 +55,58 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.registry.write(|entries| {
-            if entries.get(&self.key).is_some_and(|entry| entry.id == self.id) {
-                entries.remove(&self.key);
-            }
+        let entry = self.registry.write(|entries| {
+            let own = entries.get(&self.key).is_some_and(|entry| entry.order == self.order);
+            own.then(|| entries.remove(&self.key)).flatten()
         });
+        if let Some(inbound) = entry.and_then(|entry| entry.inbound) {
+            inbound.close();
+        }
     }
 }
 
 impl StageRegistry {
+    /// Claims a deployment's name for one of its stages.
+    pub(super) fn claim(&self, owner: &StageOwner, spec: &StageSpec) -> Result<Claim, MeshError> {
+        self.claims.take(owner, spec)
+    }
+
     /// A loaded stage: links may come in now.
+    ///
+    /// # Errors
+    ///
+    /// The place is taken. Claims keep it free; whatever comes, no stage takes another's.
     pub(super) fn insert(
         self: &Arc<Self>,
+        claim: &Claim,
         spec: StageSpec,
         stage: StageHandle,
         head: Option<HeadHandle>,
-    ) -> Registration {
-        let key = (spec.deployment.clone(), Epoch(spec.epoch), spec.stage);
-        let id = Uuid::new_v4();
+    ) -> Result<Registration, MeshError> {
+        let (key, order) = ((spec.deployment.clone(), Epoch(spec.epoch), spec.stage), claim.order());
         let entry = Entry {
-            id,
+            order,
             spec,
             stage,
             head,
-            linked: false,
+            inbound: None,
             active: false,
         };
-        self.write(|entries| drop(entries.insert(key.clone(), entry)));
-        Registration {
+        self.write(|entries| match entries.entry(key.clone()) {
+            MapEntry::Vacant(place) => {
+                place.insert(entry);
+                Ok(())
+            }
+            MapEntry::Occupied(_) => {
+                let message = format!("stage {} of {} in epoch {} is here already", key.2, key.0, key.1);
+                Err(MeshError::new(ErrorCode::Conflict, message))
+            }
+        })?;
+        Ok(Registration {
             registry: self.clone(),
             key,
-            id,
-        }
+            order,
+        })
     }
 
     /// The head of a deployment, if it is on this node and takes requests.
@@ -94,7 +116,7 @@ impl StageRegistry {
             .iter()
             .filter(|((name, ..), entry)| name == deployment && entry.active);
         newest
-            .max_by_key(|((_, epoch, _), _)| *epoch)
+            .max_by_key(|(_, entry)| entry.order)
             .and_then(|(_, entry)| entry.head.clone())
     }
 
@@ -115,10 +137,11 @@ impl LinkAcceptor for StageRegistry {
                 MeshError::new(ErrorCode::NotFound, message)
             })?;
             check(&entry.spec, from, hello)?;
-            if std::mem::replace(&mut entry.linked, true) {
+            if entry.inbound.is_some() {
                 let message = format!("stage {} of {} has its link already", hello.to_stage, hello.deployment);
                 return Err(MeshError::new(ErrorCode::Conflict, message));
             }
+            entry.inbound = Some(grant.clone());
             Ok(match &entry.head {
                 Some(head) => {
                     head.accept(grant);

@@ -58,4 +58,11 @@ impl CreditGrant for MemoryGrant {
     fn grant(&self, frames: u32) {
         self.events.credit(frames);
     }
+
+    fn close(&self) {
+        self.events.lost(MeshError::new(
+            mesh_proto::ErrorCode::StageLost,
+            "the stage behind has ended",
+        ));
+    }
 }

@@ -77,6 +77,11 @@ impl MembershipHandle {
         self.ask(|reply| Message::Admit(Box::new(node), reply)).await?
     }
 
+    /// A node that was admitted did not hear of it: it is taken out again, unless it has called since.
+    pub fn withdraw(&self, id: NodeId) {
+        let _ = self.actor.cast(Message::Withdraw(id));
+    }
+
     /// A member's watch stream has opened.
     pub async fn up(&self, node: Node) -> Result<Incarnation, MeshError> {
         self.ask(|reply| Message::Up(Box::new(node), reply)).await?
@@ -113,6 +118,7 @@ impl MembershipHandle {
 #[derive(Debug)]
 enum Message {
     Admit(Box<Node>, oneshot::Sender<Result<(), MeshError>>),
+    Withdraw(NodeId),
     Up(Box<Node>, oneshot::Sender<Result<Incarnation, MeshError>>),
     Down(NodeId, Incarnation),
     Leave(NodeId, oneshot::Sender<()>),
@@ -146,32 +152,34 @@ impl Actor for MembershipActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             Message::Admit(node, reply) => {
-                let admitted = state.machine.admit(*node);
-                let published = state.publish().await;
-                let _ = reply.send(admitted.and(published));
+                let _ = reply.send(state.admit(*node).await);
+            }
+            Message::Withdraw(id) => {
+                state.machine.withdraw(id);
+                state.publish().await;
             }
             Message::Up(node, reply) => {
                 let life = state.machine.up(*node);
-                let _ = state.publish().await;
+                state.publish().await;
                 let _ = reply.send(life);
             }
             Message::Down(id, life) => {
                 state.machine.down(id, life);
-                let _ = state.publish().await;
+                state.publish().await;
             }
             Message::Leave(id, reply) => {
                 state.machine.leave(id);
-                let _ = state.publish().await;
+                state.publish().await;
                 let _ = reply.send(());
             }
             Message::Replace(nodes, reply) => {
                 let replaced = state.machine.replace(nodes);
-                let _ = state.publish().await;
+                state.publish().await;
                 let _ = reply.send(replaced);
             }
             Message::IssuerLost => {
                 state.machine.issuer_lost();
-                let _ = state.publish().await;
+                state.publish().await;
             }
         }
         Ok(())
@@ -179,24 +187,102 @@ impl Actor for MembershipActor {
 }
 
 impl State {
-    /// Saves and publishes the list, if it changed.
-    async fn publish(&mut self) -> Result<(), MeshError> {
-        let version = self.machine.version();
-        if self.list.borrow().version == version {
-            return Ok(());
+    /// A node that cannot be saved is not admitted: nobody has seen it in the list.
+    async fn admit(&mut self, node: Node) -> Result<(), MeshError> {
+        let before = self.machine.clone();
+        self.machine.admit(node)?;
+        let saved = self.save().await;
+        match &saved {
+            Ok(()) => self.show(),
+            Err(_) => self.machine = before,
         }
-        let nodes = self.machine.nodes();
-        let (store, copy) = (self.store.clone(), nodes.clone());
-        let saved = tokio::task::spawn_blocking(move || store.save(&copy)).await;
+        saved
+    }
+
+    /// Saves and shows the list, if it changed. What others have done is so whether it can be saved or not.
+    async fn publish(&mut self) {
+        if self.list.borrow().version != self.machine.version() {
+            let _ = self.save().await;
+            self.show();
+        }
+    }
+
+    async fn save(&self) -> Result<(), MeshError> {
+        let (store, nodes) = (self.store.clone(), self.machine.nodes());
+        let saved = tokio::task::spawn_blocking(move || store.save(&nodes)).await;
         let saved = saved.unwrap_or_else(|error| Err(MeshError::internal(error.to_string())));
-        if let Err(error) = &saved {
-            tracing::error!(%error, "the member list could not be saved");
-        }
+        saved.inspect_err(|error| tracing::error!(%error, "the member list could not be saved"))
+    }
+
+    fn show(&self) {
+        let nodes = self.machine.nodes();
         self.list.send_replace(MemberList {
-            version,
+            version: self.machine.version(),
             nodes: nodes.clone(),
         });
         self.nodes.send_replace(nodes);
-        saved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use mesh_proto::ErrorCode;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Disk {
+        is_full: AtomicBool,
+        saved: Mutex<Vec<String>>,
+    }
+
+    impl MemberStore for Disk {
+        fn save(&self, nodes: &[Node]) -> Result<(), MeshError> {
+            if self.is_full.load(Ordering::SeqCst) {
+                return Err(MeshError::internal("the disk is full"));
+            }
+            *self.saved.lock().unwrap() = names(nodes);
+            Ok(())
+        }
+    }
+
+    fn names(nodes: &[Node]) -> Vec<String> {
+        nodes.iter().map(|node| node.name.clone()).collect()
+    }
+
+    fn node(byte: u8, name: &str) -> Node {
+        Node {
+            id: NodeId([byte; 32]).to_string(),
+            name: name.to_owned(),
+            ..Node::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_cannot_be_saved_is_not_admitted_and_its_name_stays_free() {
+        let root = RootHandle::spawn(CancellationToken::new()).await.unwrap();
+        let disk = Arc::new(Disk::default());
+        let members = spawn_membership(node(0, "a"), Vec::new(), disk.clone(), &root)
+            .await
+            .unwrap();
+        disk.is_full.store(true, Ordering::SeqCst);
+        let refused = members.admit(node(1, "b")).await.expect_err("not saved");
+        assert!(refused.message.contains("full"), "{refused}");
+        assert_eq!(names(&members.nodes().borrow()), ["a"]);
+        assert_eq!(
+            members.up(node(1, "b")).await.expect_err("no member").code,
+            ErrorCode::PermissionDenied
+        );
+        disk.is_full.store(false, Ordering::SeqCst);
+        members.admit(node(2, "b")).await.expect("the name is free");
+        assert_eq!(names(&members.nodes().borrow()), ["a", "b"]);
+        assert_eq!(*disk.saved.lock().unwrap(), ["a", "b"]);
+        root.stop().await;
     }
 }

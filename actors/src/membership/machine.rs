@@ -22,7 +22,7 @@ pub const MAX_MEMBERS: usize = 1024;
 pub struct Incarnation(u64);
 
 /// The list.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct MemberMachine {
     own: NodeId,
     nodes: BTreeMap<NodeId, Node>,
@@ -143,6 +143,13 @@ impl MemberMachine {
         }
     }
 
+    /// A node that was admitted did not hear of it; one that has called since has.
+    pub fn withdraw(&mut self, id: NodeId) {
+        if !self.lives.contains_key(&id) {
+            self.leave(id);
+        }
+    }
+
     /// A member is taken out.
     pub fn leave(&mut self, id: NodeId) {
         if id != self.own && self.nodes.remove(&id).is_some() {
@@ -249,6 +256,18 @@ mod tests {
         let error = machine.admit(node(2, "b")).expect_err("taken");
         assert!(error.message.contains("another --name"), "{error}");
         machine.admit(node(1, "b2")).unwrap();
+        assert_eq!(machine.nodes().len(), 2);
+    }
+
+    #[test]
+    fn an_admission_that_was_not_heard_of_is_taken_back_unless_the_node_has_called() {
+        let mut machine = machine();
+        machine.admit(node(1, "b")).unwrap();
+        machine.withdraw(NodeId([1; 32]));
+        machine.admit(node(2, "b")).expect("the name is free");
+        machine.up(node(2, "b")).unwrap();
+        machine.withdraw(NodeId([2; 32]));
+        machine.withdraw(NodeId([0; 32]));
         assert_eq!(machine.nodes().len(), 2);
     }
 

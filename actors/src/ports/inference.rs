@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use mesh_proto::{
-    MeshError,
+    AgentSession, MeshError, TraceContext,
     v1::{self, GenerateRequest, GenerateStarted},
 };
 use tokio::sync::mpsc;
@@ -24,6 +24,15 @@ pub struct ServedModel {
     pub context: u32,
 }
 
+/// What a gateway vouches for, beside the request: a client's body cannot set it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// From the header that the operator named.
+    pub agent_session: Option<AgentSession>,
+    /// The caller's span.
+    pub trace: Option<TraceContext>,
+}
+
 /// Generation on any deployment of the mesh, wherever its head is.
 #[async_trait]
 pub trait Inference: Send + Sync + 'static {
@@ -36,7 +45,7 @@ pub trait Inference: Send + Sync + 'static {
     /// # Errors
     ///
     /// Everything that is refused before the first token: see the error table.
-    async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError>;
+    async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError>;
 }
 
 /// An admitted request.

@@ -4,22 +4,28 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use mesh_proto::{Epoch, LaneId, MeshError, NodeId, SessionId, v1::Sampling};
+use mesh_proto::{Epoch, LaneId, MeshError, NodeId, SessionId, TraceContext, v1::Sampling};
 
 use super::engine::{Batch, RowSpan};
+
+/// A session that starts on a lane.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaneOpen {
+    /// Lane.
+    pub lane: LaneId,
+    /// Occupation.
+    pub session: SessionId,
+    /// For the output stage.
+    pub sampling: Box<Sampling>,
+    /// The request's span, if it is traced.
+    pub trace: Option<TraceContext>,
+}
 
 /// What travels on a link.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LinkFrame {
     /// A session starts on a lane.
-    Open {
-        /// Lane.
-        lane: LaneId,
-        /// Occupation.
-        session: SessionId,
-        /// For the output stage.
-        sampling: Box<Sampling>,
-    },
+    Open(LaneOpen),
     /// Rows to compute.
     Forward {
         /// Spans, with their activations.
@@ -98,10 +104,12 @@ pub trait FrameSink: Send + Sync + 'static {
     fn lost(&self, error: MeshError);
 }
 
-/// Gives credits back to the sender of a link.
+/// The accepting end of a link, in the hands of its stage: credits go back to the sender.
 pub trait CreditGrant: Send + Sync + 'static {
     /// This many frames left the queue.
     fn grant(&self, frames: u32);
+    /// The stage has ended: the link closes, and its sender hears so at once.
+    fn close(&self);
 }
 
 /// The accepting end, chosen by the node's registry of stages.

@@ -3,13 +3,13 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Instant, UNIX_EPOCH},
 };
 
 use mesh_proto::{
-    LaneId, MeshError, RequestId, SessionId,
+    ErrorCode, LaneId, MeshError, RequestId, SessionId,
     sampling::{default_sampling, validate_sampling},
-    v1::{FinishReason, GenerateFinished, GenerateRequest, GenerateStarted, RequestTimings, generate_request::Prompt},
+    v1::{FinishReason, GenerateFinished, GenerateRequest, GenerateStarted, generate_request::Prompt},
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 use tokio::{
@@ -19,13 +19,18 @@ use tokio::{
 
 use super::{
     RequestHandle, RequestOptions,
+    clock::RequestClock,
     events::RequestEvents,
     journal::{JournalReader, JournalWriter, journal},
     machine::{Effect, Input, RequestMachine, RequestPlan},
 };
 use crate::{
     head::HeadMessage,
-    ports::{inference::Generation, vocabulary::Vocabulary},
+    ports::{
+        inference::{Caller, Generation},
+        link::LaneOpen,
+        vocabulary::Vocabulary,
+    },
     stage::StageHandle,
 };
 
@@ -33,6 +38,7 @@ use crate::{
 pub struct RequestStart {
     pub id: RequestId,
     pub request: Box<GenerateRequest>,
+    pub caller: Caller,
     /// Its place among those that run or wait; given back when the actor ends.
     pub place: OwnedSemaphorePermit,
     pub reply: oneshot::Sender<Result<Generation, MeshError>>,
@@ -48,7 +54,7 @@ pub struct LaneDesk {
 pub enum RequestMessage {
     Prepare(Box<GenerateRequest>),
     Input(Input),
-    Returned { input: Input, engine_ns: u64 },
+    Returned { input: Input, engine_ns: Vec<u64> },
 }
 
 /// Starts the actor of a request under its head.
@@ -61,9 +67,15 @@ pub async fn spawn_request(
     let RequestStart {
         id,
         mut request,
+        caller,
         place,
         reply,
     } = start;
+    let arrived = Instant::now();
+    let Some(mut events) = RequestEvents::queued(options, id, &caller, arrived) else {
+        let _ = reply.send(Err(id_taken(id)));
+        return Err(id_taken(id));
+    };
     let mut sampling = request.sampling.take().unwrap_or_else(default_sampling);
     // A seed is drawn here, not in the machine, and returned: the answer can be asked for again.
     // Below 2^53 (the last 53 random bits of the UUID): JavaScript clients hold it exactly and can send it back.
@@ -77,8 +89,7 @@ pub async fn spawn_request(
         stop: std::mem::take(&mut request.stop),
         context: options.context,
     };
-    let mut events = RequestEvents::new(options, id);
-    events.queued();
+    events.seed(seed);
     let (writer, reader) = journal();
     let state = State {
         id,
@@ -89,7 +100,8 @@ pub async fn spawn_request(
         writer,
         admission: Some((reply, reader)),
         events,
-        clock: Clock::new(),
+        created: options.events.clock().at(arrived),
+        clock: RequestClock::new(arrived),
         effects: Vec::new(),
         watcher: None,
         place: Arc::new(place),
@@ -110,7 +122,8 @@ struct State {
     writer: JournalWriter,
     admission: Option<(oneshot::Sender<Result<Generation, MeshError>>, JournalReader)>,
     events: RequestEvents,
-    clock: Clock,
+    created: std::time::SystemTime,
+    clock: RequestClock,
     effects: Vec<Effect>,
     watcher: Option<Watcher>,
     /// Shared with the blocking thread that tokenizes: a request that was cancelled meanwhile keeps its place until
@@ -154,7 +167,7 @@ impl Actor for RequestActor {
             RequestMessage::Prepare(request) => state.prepare(*request, myself.clone()),
             RequestMessage::Input(input) => state.machine.handle(input, &mut state.effects),
             RequestMessage::Returned { input, engine_ns } => {
-                state.clock.engine(engine_ns);
+                state.clock.step(engine_ns);
                 state.machine.handle(input, &mut state.effects);
             }
         }
@@ -199,7 +212,7 @@ impl State {
         match effect {
             Effect::Admit { prompt_tokens } => self.admit(prompt_tokens),
             Effect::Refuse(error) => {
-                self.events.rejected(&error);
+                self.events.rejected(error.clone());
                 if let Some((reply, _)) = self.admission.take() {
                     let _ = reply.send(Err(error));
                 }
@@ -211,23 +224,29 @@ impl State {
                 session,
                 sampling,
             } => {
-                self.clock.started();
-                self.events.started(self.machine.prompt_tokens(), lane);
-                self.desk.stage.open(lane, session, sampling);
+                let queued_us = self.clock.started();
+                self.events.started(self.machine.prompt(), lane, session, queued_us);
+                let trace = self.events.trace().map(|trace| trace.own);
+                self.desk.stage.open(LaneOpen {
+                    lane,
+                    session,
+                    sampling,
+                    trace,
+                });
             }
             Effect::Rows(span) => self.desk.stage.rows(span),
             Effect::Free { lane, session } => self.free(lane, session),
             Effect::Prefilled => {
-                self.clock.prefilled();
-                self.events.prefilled();
+                let prefill_us = self.clock.prefilled();
+                self.events.prefilled(prefill_us);
             }
             Effect::Commit { tokens, text, total } => {
-                self.events.committed(&tokens, &text, total);
                 self.writer.commit(&text, total);
+                self.events.committed(tokens, text, &self.clock);
             }
             Effect::Finish(reason) => self.finish(reason),
             Effect::Fail(error) => {
-                self.events.aborted(&error);
+                self.events.aborted(error.clone(), self.clock.timings());
                 self.writer.fail(error);
             }
         }
@@ -237,10 +256,7 @@ impl State {
         let Some((reply, events)) = self.admission.take() else {
             return;
         };
-        let created = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_secs();
+        let created = self.created.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let started = GenerateStarted {
             request_id: self.id.to_string(),
             prompt_tokens,
@@ -259,14 +275,21 @@ impl State {
 
     fn finish(&mut self, reason: FinishReason) {
         let (prompt_tokens, completion_tokens) = (self.machine.prompt_tokens(), self.machine.completion_tokens());
-        self.events.finished(reason, prompt_tokens, completion_tokens);
+        let timings = self.clock.timings();
+        self.events.finished(reason, timings.clone());
         self.writer.finish(GenerateFinished {
             reason: reason.into(),
             prompt_tokens,
             completion_tokens,
-            timings: Some(self.clock.timings()),
+            timings: Some(timings),
         });
     }
+}
+
+/// The client chose an id that is in use.
+pub fn id_taken(id: RequestId) -> MeshError {
+    let message = format!("a request with id {id} is running; use a new id");
+    MeshError::new(ErrorCode::Conflict, message)
 }
 
 fn check(request: &GenerateRequest) -> Result<(), MeshError> {
@@ -288,57 +311,5 @@ fn tokenize(vocabulary: &dyn Vocabulary, request: GenerateRequest) -> Result<Vec
             "prompt",
             "there is no prompt; send messages, text or token ids",
         )),
-    }
-}
-
-/// Where the time of a request goes.
-#[derive(Debug)]
-struct Clock {
-    arrived: Instant,
-    started: Option<Instant>,
-    prefilled: Option<Instant>,
-    engine_ns: u64,
-    engine_steps: u32,
-}
-
-impl Clock {
-    fn new() -> Self {
-        Self {
-            arrived: Instant::now(),
-            started: None,
-            prefilled: None,
-            engine_ns: 0,
-            engine_steps: 0,
-        }
-    }
-
-    fn started(&mut self) {
-        self.started = Some(Instant::now());
-    }
-
-    fn prefilled(&mut self) {
-        self.prefilled = Some(Instant::now());
-    }
-
-    /// Engine time counts after the first token: it is what decoding is compared with.
-    fn engine(&mut self, nanoseconds: u64) {
-        if self.prefilled.is_some() {
-            self.engine_ns = self.engine_ns.saturating_add(nanoseconds);
-            self.engine_steps += 1;
-        }
-    }
-
-    fn timings(&self) -> RequestTimings {
-        let now = Instant::now();
-        let started = self.started.unwrap_or(now);
-        let prefilled = self.prefilled.unwrap_or(now);
-        let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        RequestTimings {
-            queued_us: us(started - self.arrived),
-            prefill_us: us(prefilled.saturating_duration_since(started)),
-            decode_us: us(now - prefilled),
-            engine_us: self.engine_ns / 1_000,
-            engine_steps: self.engine_steps,
-        }
     }
 }

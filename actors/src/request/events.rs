@@ -1,113 +1,192 @@
-//! Numbers the lifecycle events of one request and hands them on; builds nothing when nobody listens.
+//! The lifecycle events of one request, in the words of its state machine.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
-use mesh_proto::{LaneId, MeshError, RequestId, v1::FinishReason};
+use mesh_proto::{
+    LaneId, MeshError, RequestId, SessionId,
+    v1::{FinishReason, RequestState, RequestTimings},
+};
 
-use super::RequestOptions;
-use crate::ports::events::{EventSink, Lifecycle, LifecycleEvent};
+use super::{RequestOptions, clock::RequestClock};
+use crate::{
+    events::{Change, EventBus, Lifecycle, Receipt, ReceiptEnd, RequestFacts, RequestTrace, digest_of},
+    ports::inference::Caller,
+};
 
 /// Attempt number of a request that was never recovered.
 const FIRST_ATTEMPT: u32 = 1;
 
-/// Events of one request.
+/// Events of one request. Dropped before the terminal, it tells one: a request whose actor panicked or was killed has
+/// its end too.
 #[derive(Debug)]
 pub struct RequestEvents {
-    sink: Arc<dyn EventSink>,
-    deployment: Arc<str>,
-    request: RequestId,
-    sequence: u64,
-    /// A terminal is due: something was told and no terminal yet.
+    bus: EventBus,
+    facts: Arc<RequestFacts>,
+    account: Account,
     open: bool,
 }
 
-/// A request whose actor panicked or was killed has its terminal too.
+/// What the receipt will say.
+#[derive(Debug, Default)]
+struct Account {
+    model_id: Arc<str>,
+    seed: u64,
+    prompt: Option<Arc<[u32]>>,
+    session: Option<SessionId>,
+    generated: Vec<u32>,
+    token_us: Vec<u64>,
+}
+
 impl Drop for RequestEvents {
     fn drop(&mut self) {
         if self.open {
-            self.aborted(&MeshError::internal(
-                "the request ended without a result; see the node's log",
-            ));
+            let error = MeshError::internal("the request ended without a result; see the node's log");
+            self.aborted(error, RequestTimings::default());
         }
     }
 }
 
 impl RequestEvents {
-    /// No event was emitted yet.
-    pub fn new(options: &RequestOptions, request: RequestId) -> Self {
-        Self {
-            sink: options.events.clone(),
-            deployment: options.deployment.clone(),
+    /// It arrived: `Queued`. `None` if a request of this id is open on this node.
+    pub fn queued(options: &RequestOptions, request: RequestId, caller: &Caller, arrived: Instant) -> Option<Self> {
+        let facts = Arc::new(RequestFacts {
             request,
-            sequence: 0,
-            open: false,
+            deployment: options.deployment.clone(),
+            agent_session: caller.agent_session.clone(),
+            attempt: FIRST_ATTEMPT,
+            arrived,
+            trace: options.telemetry.begin(caller.trace),
+        });
+        if !options.events.open(facts.clone()) {
+            return None;
         }
+        options.events.publish(request, Change::default(), || Lifecycle::Queued);
+        Some(Self {
+            bus: options.events.clone(),
+            facts,
+            account: Account {
+                model_id: options.model_id.clone(),
+                ..Account::default()
+            },
+            open: true,
+        })
     }
 
     /// A request that is refused at once.
-    pub fn refused(options: &RequestOptions, request: RequestId, error: &MeshError) {
-        let mut events = Self::new(options, request);
-        events.queued();
-        events.rejected(error);
+    pub fn refused(options: &RequestOptions, request: RequestId, caller: &Caller, error: &MeshError) {
+        if let Some(mut events) = Self::queued(options, request, caller, Instant::now()) {
+            events.rejected(error.clone());
+        }
     }
 
-    /// It arrived.
-    pub fn queued(&mut self) {
-        self.open = true;
-        self.emit(|| Lifecycle::Queued);
+    /// Its place in a trace.
+    pub fn trace(&self) -> Option<RequestTrace> {
+        self.facts.trace
+    }
+
+    /// Seed in use.
+    pub fn seed(&mut self, seed: u64) {
+        self.account.seed = seed;
     }
 
     /// It holds a lane.
-    pub fn started(&mut self, prompt_tokens: u32, lane: LaneId) {
-        self.emit(|| Lifecycle::Started { prompt_tokens, lane });
+    pub fn started(&mut self, prompt: Arc<[u32]>, lane: LaneId, session: SessionId, queued_us: u64) {
+        self.account.prompt = Some(prompt.clone());
+        self.account.session = Some(session);
+        let change = Change {
+            state: Some(RequestState::Started),
+            session: Some(session),
+            prompt_tokens: Some(prompt.len() as u32),
+            ..Change::default()
+        };
+        self.publish(change, || Lifecycle::Started {
+            prompt,
+            lane,
+            queued_us,
+        });
     }
 
     /// The first token is drawn.
-    pub fn prefilled(&mut self) {
-        self.emit(|| Lifecycle::Prefilled);
+    pub fn prefilled(&self, prefill_us: u64) {
+        let change = Change {
+            state: Some(RequestState::Decoding),
+            ..Change::default()
+        };
+        self.publish(change, || Lifecycle::Prefilled { prefill_us });
     }
 
     /// Tokens became output.
-    pub fn committed(&mut self, tokens: &[u32], text: &str, total: u32) {
-        self.emit(|| Lifecycle::Committed {
-            tokens: tokens.to_vec(),
-            text: text.to_owned(),
+    pub fn committed(&mut self, tokens: Vec<u32>, text: String, clock: &RequestClock) {
+        let now = clock.since_arrival_us();
+        self.account.token_us.extend(tokens.iter().map(|_| now));
+        self.account.generated.extend_from_slice(&tokens);
+        let total = self.account.generated.len() as u32;
+        let change = Change {
+            completion_tokens: Some(total),
+            ..Change::default()
+        };
+        self.publish(change, || Lifecycle::Committed {
+            tokens,
+            text,
             total,
+            stage_us: clock.last_step_us(),
         });
     }
 
     /// The normal end.
-    pub fn finished(&mut self, reason: FinishReason, prompt_tokens: u32, completion_tokens: u32) {
-        self.open = false;
-        self.emit(|| Lifecycle::Finished {
-            reason,
-            prompt_tokens,
-            completion_tokens,
-        });
+    pub fn finished(&mut self, reason: FinishReason, timings: RequestTimings) {
+        match self.receipt(ReceiptEnd::Finished(reason), timings) {
+            Some(receipt) => self.end(Lifecycle::Finished(Arc::new(receipt))),
+            // Cannot happen: only a request that holds a lane finishes.
+            None => self.aborted(
+                MeshError::internal("a request finished without a lane"),
+                RequestTimings::default(),
+            ),
+        }
     }
 
     /// The other end.
-    pub fn aborted(&mut self, error: &MeshError) {
-        self.open = false;
-        self.emit(|| Lifecycle::Aborted(error.clone()));
+    pub fn aborted(&mut self, error: MeshError, timings: RequestTimings) {
+        let receipt = self.receipt(ReceiptEnd::Aborted(error.code), timings).map(Arc::new);
+        self.end(Lifecycle::Aborted { error, receipt });
     }
 
     /// Refused before a lane.
-    pub fn rejected(&mut self, error: &MeshError) {
-        self.open = false;
-        self.emit(|| Lifecycle::Rejected(error.clone()));
+    pub fn rejected(&mut self, error: MeshError) {
+        self.end(Lifecycle::Rejected(error));
     }
 
-    fn emit(&mut self, kind: impl FnOnce() -> Lifecycle) {
-        self.sequence += 1;
-        if self.sink.is_listening() {
-            self.sink.emit(LifecycleEvent {
-                request: self.request,
-                sequence: self.sequence,
-                attempt: FIRST_ATTEMPT,
-                deployment: self.deployment.clone(),
-                kind: kind(),
-            });
+    fn publish(&self, change: Change, kind: impl FnOnce() -> Lifecycle) {
+        self.bus.publish(self.facts.request, change, kind);
+    }
+
+    fn end(&mut self, terminal: Lifecycle) {
+        if std::mem::take(&mut self.open) {
+            self.bus.end(&self.facts, terminal);
         }
+    }
+
+    /// `None` if it never held a lane.
+    fn receipt(&mut self, end: ReceiptEnd, timings: RequestTimings) -> Option<Receipt> {
+        let account = std::mem::take(&mut self.account);
+        let (prompt, session) = (account.prompt?, account.session?);
+        let clock = self.bus.clock();
+        Some(Receipt {
+            request: self.facts.request,
+            attempt: self.facts.attempt,
+            deployment: self.facts.deployment.clone(),
+            model_id: account.model_id,
+            session,
+            agent_session: self.facts.agent_session.clone(),
+            prompt_tokens: prompt.len() as u32,
+            prompt_digest: digest_of(&prompt),
+            generated: account.generated,
+            token_us: account.token_us,
+            end,
+            seed: account.seed,
+            arrived: clock.at(self.facts.arrived),
+            ended: clock.now(),
+            timings,
+        })
     }
 }

@@ -6,7 +6,10 @@ use mesh_proto::{LaneId, MeshError, SessionId};
 use ractor::{ActorCell, ActorRef};
 
 use super::{actor::RequestMessage, machine::Input};
-use crate::ports::{events::EventSink, vocabulary::Vocabulary};
+use crate::{
+    events::EventBus,
+    ports::{telemetry::Telemetry, vocabulary::Vocabulary},
+};
 
 /// What all requests of a deployment share.
 #[derive(Clone)]
@@ -17,8 +20,12 @@ pub struct RequestOptions {
     pub vocabulary: Arc<dyn Vocabulary>,
     /// Positions per lane.
     pub context: u32,
+    /// BLAKE3 identity of the model, for receipts.
+    pub model_id: Arc<str>,
     /// Where lifecycle events go.
-    pub events: Arc<dyn EventSink>,
+    pub events: EventBus,
+    /// Whether requests are traced.
+    pub telemetry: Arc<dyn Telemetry>,
 }
 
 /// How the head talks to a request.
@@ -33,8 +40,8 @@ impl RequestHandle {
         self.input(Input::Granted { lane, session });
     }
 
-    /// Rows of it came back; `engine_ns` is the engine time of all stages for their batch.
-    pub fn returned(&self, session: SessionId, pos_start: u32, rows: u32, tokens: Vec<u32>, engine_ns: u64) {
+    /// Rows of it came back; `engine_ns` is the engine time of each stage for their batch.
+    pub fn returned(&self, session: SessionId, pos_start: u32, rows: u32, tokens: Vec<u32>, engine_ns: Vec<u64>) {
         let input = Input::Returned {
             session,
             pos_start,

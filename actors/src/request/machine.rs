@@ -135,7 +135,7 @@ pub struct RequestMachine {
     plan: RequestPlan,
     vocabulary: Arc<dyn Vocabulary>,
     state: State,
-    prompt: Vec<u32>,
+    prompt: Arc<[u32]>,
     generated: Vec<u32>,
     budget: u32,
     text: TextAssembler,
@@ -159,7 +159,7 @@ impl RequestMachine {
             plan,
             vocabulary,
             state: State::Preparing,
-            prompt: Vec::new(),
+            prompt: Arc::default(),
             generated: Vec::new(),
             budget: 0,
             text,
@@ -170,6 +170,11 @@ impl RequestMachine {
     /// Tokens of the prompt, once prepared.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompt.len() as u32
+    }
+
+    /// Token ids of the prompt, once prepared; shared.
+    pub fn prompt(&self) -> Arc<[u32]> {
+        self.prompt.clone()
     }
 
     /// Tokens committed.
@@ -216,7 +221,7 @@ impl RequestMachine {
                     .max_tokens
                     .unwrap_or(u32::MAX)
                     .min(self.plan.context - prompt.len() as u32);
-                self.prompt = prompt;
+                self.prompt = prompt.into();
                 self.plan.sampling.prompt_tokens = self.prompt_tokens();
                 self.state = State::Waiting;
                 effects.push(Effect::Admit {
@@ -284,7 +289,7 @@ impl RequestMachine {
             session,
             sampling: Box::new(self.plan.sampling.clone()),
         });
-        let tokens = self.prompt.clone();
+        let tokens = self.prompt.to_vec();
         effects.push(Effect::Rows(RowSpan {
             lane,
             session,

@@ -18,16 +18,16 @@ use mesh_proto::{
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{BYTES_VOCABULARY, EventLog, ScriptedLoader, ScriptedVocabulary, model};
+use super::{BYTES_VOCABULARY, Call, EventLog, Gate, ScriptedLoader, ScriptedVocabulary, Verdict, model};
 use crate::{
     head::HeadHandle,
-    host::{HostEnvironment, HostHandle, StageRegistry, spawn_host},
+    host::{HostEnvironment, HostHandle, StageOwner, StageRegistry, spawn_host},
     link::memory::MemoryWriter,
     ports::{
         deployment::{HOST_EVENTS, ModelFacts, ModelStore, Piece, Progress},
-        events::EventSink,
-        inference::{GenerateEvent, Generation, JournalReader},
+        inference::{Caller, GenerateEvent, Generation, JournalReader},
         link::{CreditGrant, FrameSink, FrameWriter, LinkAcceptor, LinkEvents, LinkFrame, LinkHello, StageLinks},
+        telemetry::NoTelemetry,
     },
     root::RootHandle,
 };
@@ -81,9 +81,43 @@ pub struct Chain {
     /// The registry of stage 0's node.
     pub registry: Arc<StageRegistry>,
     hosts: Vec<HostHandle>,
+    environments: Vec<Arc<HostEnvironment>>,
+    specs: Vec<StageSpec>,
     options: ChainOptions,
     wires: Arc<Wires>,
     root: RootHandle,
+}
+
+/// A host that a test asked for beside those of the chain.
+pub struct ExtraHost {
+    /// The owner's hold on it.
+    pub host: HostHandle,
+    /// What it tells its owner.
+    pub said: mpsc::Receiver<HostEvent>,
+}
+
+impl ExtraHost {
+    /// The next thing that it says and that is no progress.
+    ///
+    /// # Panics
+    ///
+    /// It ends without.
+    pub async fn says(&mut self) -> host_event::Event {
+        loop {
+            match self.said.recv().await.expect("the host lives").event.expect("an event") {
+                host_event::Event::Progress(_) => {}
+                event => return event,
+            }
+        }
+    }
+}
+
+/// The owner of a [`Chain`].
+pub fn chain_owner() -> StageOwner {
+    StageOwner {
+        node: NodeId([1; 32]),
+        name: "node 0".to_owned(),
+    }
 }
 
 impl Chain {
@@ -94,6 +128,32 @@ impl Chain {
     /// Something of that fails.
     pub async fn start(options: ChainOptions) -> Self {
         Self::start_with(options, ScriptedLoader::default()).await
+    }
+
+    /// A chain of three stages with so many lanes.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::start`].
+    pub async fn with_lanes(lanes: u32) -> Self {
+        Self::start(ChainOptions {
+            lanes,
+            ..ChainOptions::default()
+        })
+        .await
+    }
+
+    /// Calls of which `which` says so wait at the gate, which is closed, from now on.
+    pub fn hold(&self, which: impl Fn(&Call<'_>) -> bool + Send + Sync + 'static) -> Arc<Gate> {
+        let gate = Arc::new(Gate::closed());
+        let held = gate.clone();
+        self.loader.script(move |call: &Call<'_>| {
+            if which(call) {
+                held.pass();
+            }
+            Verdict::Compute
+        });
+        gate
     }
 
     /// The same, with engines of `loader`.
@@ -122,6 +182,8 @@ impl Chain {
             hosts: Vec::new(),
             said: Vec::new(),
         };
+        let mut environments = Vec::new();
+        let specs: Vec<StageSpec> = (0..options.stages).map(|stage| spec(&options, stage, &nodes)).collect();
         for stage in 0..options.stages {
             let node = nodes[stage as usize];
             let environment = Arc::new(HostEnvironment {
@@ -138,16 +200,15 @@ impl Chain {
                     wires: wires.clone(),
                 }),
                 registry: registries[stage as usize].clone(),
-                events: events.clone() as Arc<dyn EventSink>,
+                events: events.bus().clone(),
+                telemetry: Arc::new(NoTelemetry),
                 root: root.clone(),
             });
-            let (sender, receiver) = mpsc::channel(HOST_EVENTS);
-            starting.hosts.push(
-                spawn_host(spec(&options, stage, &nodes), environment, sender)
-                    .await
-                    .expect("host"),
-            );
-            starting.said.push(receiver);
+            let ExtraHost { host, said } =
+                start_host(chain_owner(), specs[stage as usize].clone(), environment.clone()).await;
+            starting.hosts.push(host);
+            starting.said.push(said);
+            environments.push(environment);
         }
         let registry = registries[0].clone();
         starting
@@ -175,10 +236,22 @@ impl Chain {
             said,
             registry,
             hosts,
+            environments,
+            specs,
             options,
             wires,
             root,
         }
+    }
+
+    /// Asks the node of a stage to hold it for an owner in some epoch, beside the hosts of the chain.
+    pub async fn ask_again(&self, stage: u32, owner: StageOwner, epoch: u64) -> ExtraHost {
+        let stage = stage as usize;
+        let spec = StageSpec {
+            epoch,
+            ..self.specs[stage].clone()
+        };
+        start_host(owner, spec, self.environments[stage].clone()).await
     }
 
     /// Layers of the model.
@@ -188,7 +261,7 @@ impl Chain {
 
     /// Starts a request.
     pub async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
-        self.head.generate(request).await
+        self.head.generate(request, Caller::default()).await
     }
 
     /// What a request has to come to.
@@ -239,6 +312,13 @@ impl Chain {
         self.events.check();
     }
 
+    /// Takes the hosts down without waiting for them.
+    pub fn stop_soon(&self) {
+        for host in &self.hosts {
+            host.stop_soon();
+        }
+    }
+
     /// Takes everything down as an owner does, and checks that all engines are gone.
     pub async fn stop(mut self) {
         drop(std::mem::take(&mut self.said));
@@ -249,6 +329,12 @@ impl Chain {
         assert!(self.registry.head(NAME).is_none(), "a head outlives its host");
         self.root.stop().await;
     }
+}
+
+async fn start_host(owner: StageOwner, spec: StageSpec, environment: Arc<HostEnvironment>) -> ExtraHost {
+    let (sender, said) = mpsc::channel(HOST_EVENTS);
+    let host = spawn_host(owner, spec, environment, sender).await.expect("host");
+    ExtraHost { host, said }
 }
 
 struct Starting {
@@ -479,5 +565,10 @@ impl CreditGrant for MeteredGrant {
     fn grant(&self, frames: u32) {
         self.meter.now.fetch_sub(frames, Ordering::SeqCst);
         self.events.credit(frames);
+    }
+
+    fn close(&self) {
+        self.events
+            .lost(MeshError::new(ErrorCode::StageLost, "the stage behind has ended"));
     }
 }

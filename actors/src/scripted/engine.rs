@@ -68,6 +68,7 @@ struct Shared {
     /// Sessions that are open, by first layer of the stage and lane.
     open: Mutex<HashMap<(u32, LaneId), SessionId>>,
     loaded: Mutex<usize>,
+    most_loaded: Mutex<usize>,
 }
 
 impl fmt::Debug for ScriptedLoader {
@@ -116,6 +117,11 @@ impl ScriptedLoader {
         *lock(&self.shared.loaded)
     }
 
+    /// Most engines that were alive at once.
+    pub fn most_loaded(&self) -> usize {
+        *lock(&self.shared.most_loaded)
+    }
+
     fn violation(&self, what: String) {
         lock(&self.shared.violations).push(what);
     }
@@ -130,7 +136,11 @@ impl EngineLoader for ScriptedLoader {
         if !self.shared.loading.pass_or(|| progress(0.5).is_break()) || progress(1.0).is_break() {
             return Err(EngineError::Cancelled);
         }
-        *lock(&self.shared.loaded) += 1;
+        let mut loaded = lock(&self.shared.loaded);
+        *loaded += 1;
+        let mut most = lock(&self.shared.most_loaded);
+        *most = (*most).max(*loaded);
+        drop((loaded, most));
         Ok(Box::new(ScriptedEngine {
             loader: self.clone(),
             layers: spec.layers.clone(),

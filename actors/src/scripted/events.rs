@@ -5,29 +5,52 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use mesh_proto::{LaneId, RequestId};
+use mesh_proto::{LaneId, RequestId, v1::SubscribeRequest};
 
-use crate::ports::events::{EventSink, Lifecycle, LifecycleEvent};
+use crate::events::{EventBus, EventOptions, Lifecycle, LifecycleEvent, Notice, Subscription};
 
-/// Listens to everything.
-#[derive(Debug, Default)]
+/// Subscribes to everything, as any other subscriber.
+#[derive(Debug)]
 pub struct EventLog {
-    events: Mutex<Vec<LifecycleEvent>>,
+    bus: EventBus,
+    read: Mutex<Read>,
 }
 
-impl EventSink for EventLog {
-    fn is_listening(&self) -> bool {
-        true
-    }
+#[derive(Debug)]
+struct Read {
+    subscription: Subscription,
+    events: Vec<LifecycleEvent>,
+}
 
-    fn emit(&self, event: LifecycleEvent) {
-        self.lock().push(event);
+impl Default for EventLog {
+    fn default() -> Self {
+        let bus = EventBus::new("scripted", 1, EventOptions::default(), Vec::new());
+        let subscription = bus.subscribe(&SubscribeRequest::default()).expect("a subscription");
+        let read = Mutex::new(Read {
+            subscription,
+            events: Vec::new(),
+        });
+        Self { bus, read }
     }
 }
 
 impl EventLog {
-    fn lock(&self) -> MutexGuard<'_, Vec<LifecycleEvent>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where requests send their events.
+    pub fn bus(&self) -> &EventBus {
+        &self.bus
+    }
+
+    /// All events so far.
+    fn lock(&self) -> Events<'_> {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(notice) = read.subscription.ready() {
+            match notice {
+                Notice::Event(event) => read.events.push(LifecycleEvent::clone(&event)),
+                Notice::Snapshot(open) => assert!(open.is_empty()),
+                other => panic!("the log did not keep up: {other:?}"),
+            }
+        }
+        Events(read)
     }
 
     /// Events of all requests, each in order.
@@ -62,7 +85,7 @@ impl EventLog {
     pub fn unended(&self) -> usize {
         self.by_request()
             .values()
-            .filter(|events| !events.last().is_some_and(|event| is_terminal(&event.kind)))
+            .filter(|events| !events.last().is_some_and(|event| event.kind.is_terminal()))
             .count()
     }
 
@@ -89,7 +112,7 @@ impl EventLog {
                     // The end of the one before may be told a moment later: it freed the lane first.
                     held.insert(*lane, event.request);
                 }
-                Lifecycle::Committed { .. } | Lifecycle::Prefilled => {
+                Lifecycle::Committed { .. } | Lifecycle::Prefilled { .. } => {
                     assert!(
                         held.values().any(|holder| *holder == event.request),
                         "{event:?} without a lane"
@@ -101,11 +124,15 @@ impl EventLog {
     }
 }
 
-fn is_terminal(kind: &Lifecycle) -> bool {
-    matches!(
-        kind,
-        Lifecycle::Finished { .. } | Lifecycle::Aborted(_) | Lifecycle::Rejected(_)
-    )
+/// Holds the lock while events are read.
+struct Events<'a>(MutexGuard<'a, Read>);
+
+impl std::ops::Deref for Events<'_> {
+    type Target = [LifecycleEvent];
+
+    fn deref(&self) -> &[LifecycleEvent] {
+        &self.0.events
+    }
 }
 
 fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
@@ -114,22 +141,22 @@ fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
         if event.sequence != index as u64 + 1 {
             return Err(format!("event {index} has sequence {}", event.sequence));
         }
-        if is_terminal(&event.kind) != (index + 1 == events.len()) {
+        if event.kind.is_terminal() != (index + 1 == events.len()) {
             return Err("not exactly one terminal at the end".to_owned());
         }
         match &event.kind {
             Lifecycle::Queued if index == 0 => {}
             Lifecycle::Started { .. } if index == 1 => started = true,
-            Lifecycle::Prefilled if started && !prefilled => prefilled = true,
+            Lifecycle::Prefilled { .. } if started && !prefilled => prefilled = true,
             Lifecycle::Committed { tokens, total: now, .. } if prefilled => {
                 total += tokens.len() as u32;
                 if *now != total {
                     return Err(format!("{now} committed, after {total}"));
                 }
             }
-            Lifecycle::Finished { completion_tokens, .. } if prefilled && *completion_tokens == total => {}
+            Lifecycle::Finished(receipt) if prefilled && receipt.generated.len() as u32 == total => {}
             Lifecycle::Rejected(_) if !started => {}
-            Lifecycle::Aborted(_) => {}
+            Lifecycle::Aborted { .. } => {}
             other => return Err(format!("{other:?} at {index}")),
         }
     }

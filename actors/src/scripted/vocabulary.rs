@@ -4,6 +4,7 @@ use std::{fmt, path::Path, sync::Arc};
 
 use mesh_proto::{MeshError, v1::ChatMessage};
 
+use super::Gate;
 use crate::ports::vocabulary::{Vocabulary, VocabularyLoader};
 
 /// The token that ends generation.
@@ -29,6 +30,18 @@ impl fmt::Debug for ScriptedVocabulary {
 }
 
 impl ScriptedVocabulary {
+    /// Texts of which `which` says so wait at the gate, which is closed, before they are tokenized.
+    pub fn held(which: impl Fn(&str) -> bool + Send + Sync + 'static) -> (Self, Arc<Gate>) {
+        let gate = Arc::new(Gate::closed());
+        let held = gate.clone();
+        let vocabulary = Self::default().on_tokenize(move |text| {
+            if which(text) {
+                held.pass();
+            }
+        });
+        (vocabulary, gate)
+    }
+
     /// Calls `hook` with every text before it is tokenized, on the thread that does it.
     #[must_use]
     pub fn on_tokenize(mut self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {

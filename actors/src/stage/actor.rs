@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mesh_proto::{LaneId, MeshError, SessionId, v1::Sampling};
+use mesh_proto::{LaneId, MeshError, SessionId};
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,7 +15,7 @@ use crate::{
     link::LinkHandle,
     ports::{
         engine::{EngineError, EngineLoader, RowSpan, StageLoad},
-        link::{CreditGrant, LinkFrame},
+        link::{CreditGrant, LaneOpen, LinkFrame},
     },
 };
 
@@ -79,16 +79,9 @@ pub async fn spawn_stage(options: StageOptions, host: ActorCell) -> Result<Spawn
 }
 
 pub(super) enum StageMessage {
-    Open {
-        lane: LaneId,
-        session: SessionId,
-        sampling: Box<Sampling>,
-    },
+    Open(LaneOpen),
     Rows(RowSpan),
-    Free {
-        lane: LaneId,
-        session: SessionId,
-    },
+    Free { lane: LaneId, session: SessionId },
     Frame(LinkFrame),
     Engine(EngineReply),
     Credit(u32),
@@ -169,11 +162,7 @@ impl Actor for StageActor {
     ) -> Result<(), ActorProcessingErr> {
         let State { machine, effects, .. } = state;
         match message {
-            StageMessage::Open {
-                lane,
-                session,
-                sampling,
-            } => machine.open(lane, session, sampling, effects),
+            StageMessage::Open(open) => machine.open(open, effects),
             StageMessage::Rows(span) => machine.rows(span, effects),
             StageMessage::Free { lane, session } => machine.free(lane, session, effects),
             StageMessage::Frame(frame) => machine.frame(frame, effects),

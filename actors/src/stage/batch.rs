@@ -2,22 +2,18 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use mesh_proto::{LaneId, SessionId, v1::Sampling};
+use mesh_proto::{LaneId, SessionId};
 
-use crate::ports::engine::{Batch, RowSpan};
+use crate::ports::{
+    engine::{Batch, RowSpan},
+    link::LaneOpen,
+};
 
 /// What stage 0 does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HeadJob {
     /// Start a session.
-    Open {
-        /// Lane.
-        lane: LaneId,
-        /// Occupation.
-        session: SessionId,
-        /// For the output stage.
-        sampling: Box<Sampling>,
-    },
+    Open(LaneOpen),
     /// Compute rows.
     Forward(Batch),
     /// End a session.
@@ -80,12 +76,8 @@ impl BatchFormer {
     }
 
     /// A session starts.
-    pub fn open(&mut self, lane: LaneId, session: SessionId, sampling: Box<Sampling>) {
-        self.control.push_back(HeadJob::Open {
-            lane,
-            session,
-            sampling,
-        });
+    pub fn open(&mut self, open: LaneOpen) {
+        self.control.push_back(HeadJob::Open(open));
     }
 
     /// Rows to compute.
@@ -104,7 +96,7 @@ impl BatchFormer {
         {
             self.pending.remove(&lane);
         }
-        let opens = |job: &HeadJob| matches!(job, HeadJob::Open { session: opened, .. } if *opened == session);
+        let opens = |job: &HeadJob| matches!(job, HeadJob::Open(open) if open.session == session);
         match self.control.iter().position(opens) {
             Some(unheard) => drop(self.control.remove(unheard)),
             None => self.control.push_back(HeadJob::Free { lane, session }),
@@ -232,23 +224,24 @@ mod tests {
     #[test]
     fn sessions_that_end_before_they_began_leave_nothing_behind() {
         let mut former = BatchFormer::new(4);
-        let (lane, sampling) = (LaneId(0), Box::<Sampling>::default());
-        former.open(lane, SessionId(1), sampling.clone());
-        assert!(matches!(former.next_job(), Some(HeadJob::Open { .. })));
+        let lane = LaneId(0);
+        let open = |session| LaneOpen {
+            lane,
+            session: SessionId(session),
+            sampling: Box::default(),
+            trace: None,
+        };
+        former.open(open(1));
+        assert!(matches!(former.next_job(), Some(HeadJob::Open(_))));
         for session in 1..1000 {
             former.free(lane, SessionId(session));
-            former.open(lane, SessionId(session + 1), sampling.clone());
+            former.open(open(session + 1));
             former.rows(RowSpan {
                 session: SessionId(session + 1),
                 ..span(0, 0, 3)
             });
             assert!(former.control.len() <= 2, "{}", former.control.len());
         }
-        let open = Some(HeadJob::Open {
-            lane,
-            session: SessionId(1000),
-            sampling,
-        });
         assert_eq!(
             former.next_job(),
             Some(HeadJob::Free {
@@ -256,7 +249,7 @@ mod tests {
                 session: SessionId(1)
             })
         );
-        assert_eq!(former.next_job(), open);
+        assert_eq!(former.next_job(), Some(HeadJob::Open(open(1000))));
         assert!(matches!(former.next_job(), Some(HeadJob::Forward(_))));
     }
 

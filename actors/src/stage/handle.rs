@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mesh_proto::{LaneId, MeshError, SessionId, v1::Sampling};
+use mesh_proto::{LaneId, MeshError, SessionId};
 use ractor::ActorRef;
 
 use super::{actor::StageMessage, thread::CancelBoard};
@@ -10,7 +10,7 @@ use crate::{
     link::LinkHandle,
     ports::{
         engine::RowSpan,
-        link::{CreditGrant, FrameSink, LinkEvents, LinkFrame},
+        link::{CreditGrant, FrameSink, LaneOpen, LinkEvents, LinkFrame},
     },
 };
 
@@ -23,12 +23,8 @@ pub struct StageHandle {
 
 impl StageHandle {
     /// Stage 0: a session starts.
-    pub fn open(&self, lane: LaneId, session: SessionId, sampling: Box<Sampling>) {
-        self.cast(StageMessage::Open {
-            lane,
-            session,
-            sampling,
-        });
+    pub fn open(&self, open: LaneOpen) {
+        self.cast(StageMessage::Open(open));
     }
 
     /// Stage 0: rows to compute.

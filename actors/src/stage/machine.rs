@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use mesh_proto::{LaneId, SessionId, v1::Sampling};
+use mesh_proto::{LaneId, SessionId};
 
 use super::batch::{BatchFormer, HeadJob};
 use crate::ports::{
     engine::{Batch, BatchOutput, RowSpan},
-    link::LinkFrame,
+    link::{LaneOpen, LinkFrame},
 };
 
 /// Jobs an engine holds: one running and one waiting, so that it does not idle while results travel. Stage 0 holds
@@ -22,14 +22,7 @@ const ENGINE_DEPTH: usize = 2;
 #[derive(Debug, Clone, PartialEq)]
 pub enum EngineJob {
     /// Start a session.
-    Open {
-        /// Lane.
-        lane: LaneId,
-        /// Occupation.
-        session: SessionId,
-        /// Sampling.
-        sampling: Box<Sampling>,
-    },
+    Open(LaneOpen),
     /// Compute.
     Forward {
         /// Rows.
@@ -50,14 +43,7 @@ pub enum EngineJob {
 #[derive(Debug)]
 pub enum EngineDone {
     /// The session is open.
-    Opened {
-        /// Lane.
-        lane: LaneId,
-        /// Occupation.
-        session: SessionId,
-        /// Sampling, for the stages after.
-        sampling: Box<Sampling>,
-    },
+    Opened(LaneOpen),
     /// Rows were computed.
     Computed {
         /// Result.
@@ -142,9 +128,9 @@ impl StageMachine {
     }
 
     /// Stage 0: a session starts.
-    pub fn open(&mut self, lane: LaneId, session: SessionId, sampling: Box<Sampling>, effects: &mut Vec<Effect>) {
+    pub fn open(&mut self, open: LaneOpen, effects: &mut Vec<Effect>) {
         if let Source::Head(former) = &mut self.source {
-            former.open(lane, session, sampling);
+            former.open(open);
         }
         self.advance(effects);
     }
@@ -183,17 +169,9 @@ impl StageMachine {
     pub fn done(&mut self, done: EngineDone, effects: &mut Vec<Effect>) {
         self.in_engine = self.in_engine.saturating_sub(1);
         match done {
-            EngineDone::Opened {
-                lane,
-                session,
-                sampling,
-            } => {
+            EngineDone::Opened(open) => {
                 if !self.last {
-                    self.outbox.push_back(LinkFrame::Open {
-                        lane,
-                        session,
-                        sampling,
-                    });
+                    self.outbox.push_back(LinkFrame::Open(open));
                 }
             }
             EngineDone::Freed { lane, session } => {
@@ -257,18 +235,11 @@ impl StageMachine {
 
     /// Takes one piece of work from the source; `false` when there is none.
     fn start_one(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let mut granted = 0;
         let job = match &mut self.source {
             Source::Head(former) => match former.next_job() {
                 None => return false,
-                Some(HeadJob::Open {
-                    lane,
-                    session,
-                    sampling,
-                }) => EngineJob::Open {
-                    lane,
-                    session,
-                    sampling,
-                },
+                Some(HeadJob::Open(open)) => EngineJob::Open(open),
                 Some(HeadJob::Free { lane, session }) => EngineJob::Free { lane, session },
                 Some(HeadJob::Forward(batch)) => EngineJob::Forward {
                     batch,
@@ -277,21 +248,14 @@ impl StageMachine {
             },
             Source::Link(queue) => {
                 let Some(frame) = queue.pop_front() else { return false };
-                effects.push(Effect::Grant(1));
+                granted = 1;
                 match frame {
-                    LinkFrame::Open {
-                        lane,
-                        session,
-                        sampling,
-                    } => EngineJob::Open {
-                        lane,
-                        session,
-                        sampling,
-                    },
+                    LinkFrame::Open(open) => EngineJob::Open(open),
                     LinkFrame::Free { lane, session } => EngineJob::Free { lane, session },
                     LinkFrame::Forward { batch, engine_ns } => EngineJob::Forward { batch, engine_ns },
                     passed @ (LinkFrame::Failed { .. } | LinkFrame::Returned { .. }) => {
                         self.outbox.push_back(passed);
+                        effects.push(Effect::Grant(1));
                         return true;
                     }
                 }
@@ -299,6 +263,10 @@ impl StageMachine {
         };
         self.in_engine += 1;
         effects.push(Effect::Run(job));
+        // The engine first: the credit can wait for a moment, the token cannot.
+        if granted > 0 {
+            effects.push(Effect::Grant(granted));
+        }
         true
     }
 }

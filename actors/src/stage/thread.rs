@@ -193,19 +193,11 @@ fn serve(
 
 fn perform(engine: &mut dyn StageEngine, job: EngineJob, board: &CancelBoard) -> Result<EngineDone, EngineError> {
     Ok(match job {
-        EngineJob::Open {
-            lane,
-            session,
-            sampling,
-        } => match engine.open(lane, session, &sampling) {
-            Ok(()) => EngineDone::Opened {
-                lane,
-                session,
-                sampling,
-            },
+        EngineJob::Open(open) => match engine.open(open.lane, open.session, &open.sampling) {
+            Ok(()) => EngineDone::Opened(open),
             Err(error) => EngineDone::Failed {
-                lane,
-                session,
+                lane: open.lane,
+                session: open.session,
                 error: error.into(),
             },
         },

@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use mesh_actors::{
-    ports::inference::{Administration, Generation, Inference, ServeStream, ServedModel},
+    ports::{
+        inference::{Administration, Caller, Generation, Inference, ServeStream, ServedModel},
+        lifecycle::{Lifecycles, NoticeStream},
+    },
     request::journal::journal,
 };
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
@@ -34,7 +37,7 @@ impl Inference for Counting {
         vec![model("smol"), model("fail")]
     }
 
-    async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+    async fn generate(&self, request: GenerateRequest, _: Caller) -> Result<Generation, MeshError> {
         let (writer, events) = journal();
         let started = GenerateStarted {
             request_id: request.request_id,
@@ -105,11 +108,28 @@ impl Administration for Nothing {
     }
 }
 
+#[async_trait]
+impl Lifecycles for Nothing {
+    async fn subscribe(&self, _: v1::SubscribeRequest) -> Result<NoticeStream, MeshError> {
+        not_here()
+    }
+    async fn requests(&self, _: v1::ListRequestsRequest) -> Result<v1::ListRequestsResponse, MeshError> {
+        not_here()
+    }
+    async fn receipt(&self, _: v1::GetReceiptRequest) -> Result<v1::Receipt, MeshError> {
+        not_here()
+    }
+    async fn cancel(&self, _: v1::CancelRequestRequest) -> Result<(), MeshError> {
+        not_here()
+    }
+    fn close(&self) {}
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let options = GatewayOptions::new(Secret::new("admin")?);
-    let gateway = Gateway::new(options, Arc::new(Counting), Arc::new(Nothing));
+    let gateway = Gateway::new(options, Arc::new(Counting), Arc::new(Nothing), Arc::new(Nothing));
     let http = TcpListener::bind("127.0.0.1:0").await?;
     let grpc = TcpListener::bind("127.0.0.1:0").await?;
     println!("{} {}", http.local_addr()?, grpc.local_addr()?);

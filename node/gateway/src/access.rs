@@ -32,6 +32,16 @@ impl Access {
         ))
     }
 
+    /// Token ids and text of other people's requests: open where inference is open, else the token.
+    pub(crate) fn content(&self, headers: &HeaderMap) -> Result<(), MeshError> {
+        if self.api_key.is_none() || self.admin(headers).is_ok() {
+            return Ok(());
+        }
+        let message = "token ids and text need the administration token on a node with an API key; send it as \
+                       `authorization: Bearer TOKEN`, or leave include_token_ids and include_text out";
+        Err(MeshError::new(ErrorCode::PermissionDenied, message))
+    }
+
     /// Administration: always the token.
     pub(crate) fn admin(&self, headers: &HeaderMap) -> Result<(), MeshError> {
         let presented = bearer(headers).ok_or_else(|| {
@@ -91,6 +101,14 @@ mod tests {
             assert!(access.user(&headers(closed)).is_err(), "{closed}");
         }
         assert!(access.user(&HeaderMap::new()).is_err());
+    }
+
+    #[test]
+    fn the_key_alone_does_not_open_token_ids_and_text() {
+        assert!(access(None).content(&HeaderMap::new()).is_ok());
+        let refused = access(Some("key")).content(&headers("Bearer key")).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::PermissionDenied);
+        assert!(access(Some("key")).content(&headers("Bearer admin")).is_ok());
     }
 
     #[test]

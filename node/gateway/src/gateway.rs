@@ -3,7 +3,10 @@
 use std::{io, sync::Arc};
 
 use axum::Router;
-use mesh_actors::ports::inference::{Administration, SharedInference};
+use mesh_actors::ports::{
+    inference::{Administration, SharedInference},
+    lifecycle::Lifecycles,
+};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +19,7 @@ pub(crate) struct Shared {
     pub(crate) admission: Admission,
     pub(crate) inference: SharedInference,
     pub(crate) administration: Arc<dyn Administration>,
+    pub(crate) lifecycles: Arc<dyn Lifecycles>,
 }
 
 /// HTTP and gRPC front of one node. Clones share everything: one limit of requests in flight, one drain.
@@ -26,7 +30,12 @@ pub struct Gateway {
 
 impl Gateway {
     /// A gateway in front of these ports.
-    pub fn new(options: GatewayOptions, inference: SharedInference, administration: Arc<dyn Administration>) -> Self {
+    pub fn new(
+        options: GatewayOptions,
+        inference: SharedInference,
+        administration: Arc<dyn Administration>,
+        lifecycles: Arc<dyn Lifecycles>,
+    ) -> Self {
         let access = Access::new(options.api_key.clone(), options.admin_token.clone());
         let admission = Admission::new(options.max_in_flight);
         Self {
@@ -36,6 +45,7 @@ impl Gateway {
                 admission,
                 inference,
                 administration,
+                lifecycles,
             }),
         }
     }
@@ -91,5 +101,7 @@ impl Gateway {
         shutdown.cancelled().await;
         self.shared.admission.drain();
         self.shared.admission.drained(self.shared.options.drain_deadline).await;
+        // Subscribers have heard of every request that drained; now they end.
+        self.shared.lifecycles.close();
     }
 }

@@ -1,6 +1,6 @@
 //! Starting a generation: the one place where HTTP and gRPC meet, so that both check the same.
 
-use mesh_actors::ports::inference::{Generation, Inference, ServedModel};
+use mesh_actors::ports::inference::{Caller, Generation, Inference, ServedModel};
 use mesh_proto::{ErrorCode, MeshError, v1::GenerateRequest};
 
 mod check;
@@ -11,11 +11,15 @@ pub(crate) use check::MAX_STOP_STRINGS;
 const ECHOED_NAME: usize = 100;
 
 /// Checks the request, finds its deployment and starts it. Dropping the future or the generation cancels.
-pub(crate) async fn start(inference: &dyn Inference, mut request: GenerateRequest) -> Result<Generation, MeshError> {
+pub(crate) async fn start(
+    inference: &dyn Inference,
+    mut request: GenerateRequest,
+    caller: Caller,
+) -> Result<Generation, MeshError> {
     find_model(inference, &request.model)?;
     check::normalize(&mut request);
     check::check(&request)?;
-    inference.generate(request).await
+    inference.generate(request, caller).await
 }
 
 /// The deployment of this name, ready or not.

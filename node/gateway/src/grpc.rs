@@ -7,7 +7,7 @@ use mesh_proto::{
     DESCRIPTORS, MeshError, RequestId,
     v1::{
         deployment_service_server::DeploymentServiceServer, inference_service_server::InferenceServiceServer,
-        node_service_server::NodeServiceServer,
+        lifecycle_service_server::LifecycleServiceServer, node_service_server::NodeServiceServer,
     },
 };
 use tonic::{Request, Response, Status, metadata::MetadataMap, service::Routes};
@@ -23,6 +23,7 @@ use crate::{gateway::Shared, request_id};
 
 mod deployment;
 mod inference;
+mod lifecycle;
 mod node;
 
 /// Largest message of the administration services, both ways: a thousand nodes are some 300 KiB.
@@ -33,9 +34,11 @@ pub(crate) fn routes(shared: Arc<Shared>, health: &Health) -> Result<Router, Ref
     let body_limit = shared.options.body_limit;
     let node = NodeServiceServer::new(node::Node(shared.clone()));
     let deployment = DeploymentServiceServer::new(deployment::Deployments(shared.clone()));
+    let lifecycle = LifecycleServiceServer::new(lifecycle::Lifecycle(shared.clone()));
     let inference = InferenceServiceServer::new(inference::Inference(shared));
     let routes = Routes::new(node.max_decoding_message_size(ADMINISTRATION_MESSAGE))
         .add_service(deployment.max_decoding_message_size(ADMINISTRATION_MESSAGE))
+        .add_service(lifecycle.max_decoding_message_size(ADMINISTRATION_MESSAGE))
         .add_service(inference.max_decoding_message_size(body_limit))
         .add_service(HealthServer::new(HealthService::from_health_reporter(health.0.clone())))
         .add_service(reflection().build_v1()?)
@@ -63,11 +66,12 @@ fn reflection() -> Builder<'static> {
 /// What `grpc.health.v1` answers: the whole server, and each service by name.
 pub(crate) struct Health(HealthReporter);
 
-const SERVICES: [&str; 4] = [
+const SERVICES: [&str; 5] = [
     "",
     "mesh.v1.NodeService",
     "mesh.v1.DeploymentService",
     "mesh.v1.InferenceService",
+    "mesh.v1.LifecycleService",
 ];
 
 impl Health {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::secret::Secret;
+use crate::{identity::SessionHeader, secret::Secret};
 
 /// A 128k-token conversation is about half a megabyte; this leaves room for JSON escapes and tenfold growth.
 const BODY_LIMIT: usize = 8 << 20;
@@ -26,6 +26,8 @@ pub struct GatewayOptions {
     pub api_key: Option<Secret>,
     /// What administration over gRPC needs, always.
     pub admin_token: Secret,
+    /// The header that carries agent sessions; `None` (the default): there are none.
+    pub session_header: Option<SessionHeader>,
     /// Largest HTTP body in bytes, 413 above (default 8 MiB). Also the largest gRPC message.
     pub body_limit: usize,
     /// Time for a whole HTTP body to arrive, 408 afterwards (default 30 s).
@@ -44,6 +46,7 @@ impl GatewayOptions {
         Self {
             api_key: None,
             admin_token,
+            session_header: None,
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,
             ping_interval: PING_INTERVAL,

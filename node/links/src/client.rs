@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use iroh::endpoint::{RecvStream, SendStream};
+use iroh::endpoint::{Connection, RecvStream, SendStream, VarInt};
 use mesh_actors::{
-    host::{HostEnvironment, spawn_host},
+    host::{HostEnvironment, StageOwner, spawn_host},
     ports::{
         deployment::{HOST_COMMANDS, HOST_EVENTS, HostSession, Hosts},
-        inference::Generation,
+        inference::{Caller, Generation},
     },
     request::journal::{JournalWriter, journal},
 };
@@ -16,8 +16,8 @@ use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{GenerateFailed, GenerateRequest, Lanes, Node, generate_response::Event},
     wire::{
-        self, Artifact, FetchRequest, FetchResponse, GenerateReply, HostEvent, HostStage, JoinRequest, JoinResponse,
-        LanesRequest, LanesResponse, LeaveRequest, LeaveResponse, MemberList, StageSpec, StopDeployment,
+        self, Artifact, FetchRequest, FetchResponse, GenerateCall, GenerateReply, HostEvent, HostStage, JoinRequest,
+        JoinResponse, LanesRequest, LanesResponse, LeaveRequest, LeaveResponse, MemberList, StageSpec, StopDeployment,
         StopDeploymentResponse, control_request::Request, fetch_response, generate_reply::Reply, join_response,
     },
 };
@@ -33,7 +33,7 @@ use crate::{
     error::{protocol, too_late},
     message,
     peers::{Peers, connect, open},
-    protocol::{ANSWER_LIMIT, CONTROL_ALPN, MAX_MESSAGE},
+    protocol::{ANSWER_LIMIT, CONTROL_ALPN, JOINED, MAX_MESSAGE},
     ticket::Ticket,
 };
 
@@ -50,9 +50,8 @@ async fn answer<T>(what: &str, answer: impl Future<Output = Result<T, MeshError>
 ///
 /// The issuer cannot be reached, does not answer in time, or refuses: each names itself.
 pub async fn join(endpoint: &NodeEndpoint, ticket: &Ticket, own: Node) -> Result<MemberList, MeshError> {
-    let name = "that issued the ticket";
     let joined = async {
-        let connection = connect(endpoint, ticket.issuer, name, &ticket.addresses, CONTROL_ALPN).await?;
+        let connection = connect_issuer(endpoint, ticket).await?;
         let proof = ticket.proof(&exporter(&connection)?);
         let request = JoinRequest {
             ticket_id: ticket.id.to_vec(),
@@ -61,10 +60,31 @@ pub async fn join(endpoint: &NodeEndpoint, ticket: &Ticket, own: Node) -> Result
         };
         let (_send, mut recv) = open(&connection, Request::Join(request)).await?;
         let response: JoinResponse = message::expect(&mut recv, MAX_MESSAGE).await?;
-        connection.close(iroh::endpoint::VarInt::from_u32(0), b"joined");
+        connection.close(VarInt::from_u32(0), JOINED);
         admitted(response)
     };
     answer("the node that issued the ticket", joined).await
+}
+
+/// Takes back a join that came to nothing after all: its name is free again.
+///
+/// # Errors
+///
+/// The issuer cannot be reached, or does not answer in time.
+pub async fn take_back_join(endpoint: &NodeEndpoint, ticket: &Ticket) -> Result<(), MeshError> {
+    let left = async {
+        let connection = connect_issuer(endpoint, ticket).await?;
+        let (_send, mut recv) = open(&connection, Request::Leave(LeaveRequest {})).await?;
+        message::expect::<LeaveResponse>(&mut recv, MAX_MESSAGE).await?;
+        connection.close(VarInt::from_u32(0), b"left");
+        Ok(())
+    };
+    answer("the node that issued the ticket", left).await
+}
+
+async fn connect_issuer(endpoint: &NodeEndpoint, ticket: &Ticket) -> Result<Connection, MeshError> {
+    let name = "that issued the ticket";
+    connect(endpoint, ticket.issuer, name, &ticket.addresses, CONTROL_ALPN).await
 }
 
 /// The list in a response, or the refusal.
@@ -131,8 +151,21 @@ impl Peers {
     }
 
     /// Generates on the head of a deployment on another node.
-    pub async fn generate(&self, head: NodeId, request: GenerateRequest) -> Result<Generation, MeshError> {
-        let (mut send, mut recv) = self.request(head, Request::Generate(request)).await?;
+    pub async fn generate(
+        &self,
+        head: NodeId,
+        request: GenerateRequest,
+        caller: Caller,
+    ) -> Result<Generation, MeshError> {
+        let call = GenerateCall {
+            request: Some(request),
+            agent_session: caller
+                .agent_session
+                .map(|session| session.to_string())
+                .unwrap_or_default(),
+            traceparent: caller.trace.map(|trace| trace.to_string()).unwrap_or_default(),
+        };
+        let (mut send, mut recv) = self.request(head, Request::Generate(call)).await?;
         let started = match message::expect::<GenerateReply>(&mut recv, MAX_MESSAGE).await?.reply {
             Some(Reply::Event(event)) => match event.event {
                 Some(Event::Started(started)) => started,
@@ -218,7 +251,11 @@ impl MeshHosts {
             .clone();
         let (commands, mut inbox) = mpsc::channel(HOST_COMMANDS);
         let (sender, events) = mpsc::channel(HOST_EVENTS);
-        let host = spawn_host(spec, environment, sender).await?;
+        let owner = StageOwner {
+            node: environment.node,
+            name: environment.node_name.clone(),
+        };
+        let host = spawn_host(owner, spec, environment, sender).await?;
         // Ends when the owner drops its end.
         tokio::spawn(async move {
             while let Some(command) = inbox.recv().await {

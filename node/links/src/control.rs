@@ -2,6 +2,8 @@
 
 mod generate;
 mod host;
+mod join;
+mod lifecycle;
 mod watch;
 
 use std::{path::PathBuf, sync::Arc};
@@ -10,6 +12,7 @@ use iroh::endpoint::{Connection, RecvStream, SendStream};
 use mesh_actors::{
     deployment::Owner,
     directory::Directory,
+    events::EventBus,
     host::{HostEnvironment, StageRegistry},
     membership::MembershipHandle,
 };
@@ -22,9 +25,9 @@ use mesh_proto::{
 };
 use tokio::{io::AsyncSeekExt, time::timeout};
 
+pub use join::join;
+
 use crate::{
-    admission::exporter,
-    endpoint::peer_of,
     error::protocol,
     message,
     protocol::{ADMISSION_LIMIT, MAX_MESSAGE},
@@ -49,6 +52,8 @@ pub struct ControlServices {
     pub registry: Arc<StageRegistry>,
     /// For hosting stages.
     pub hosts: Arc<HostEnvironment>,
+    /// Lifecycle events of requests whose head is here.
+    pub events: EventBus,
     /// Files for others.
     pub files: Arc<dyn FileSource>,
     /// Checks joins.
@@ -99,6 +104,14 @@ pub async fn dispatch(
         Some(Request::WatchDeployments(_)) => watch::deployments(peer, send, recv, &services).await,
         Some(Request::HostStage(host)) => host::host_stage(peer, send, recv, host, &services).await,
         Some(Request::Generate(request)) => generate::generate(send, recv, request, &services).await,
+        Some(Request::Subscribe(subscribe)) => lifecycle::subscribe(send, recv, subscribe, &services.events).await,
+        Some(Request::ListRequests(list)) => {
+            message::write(&mut send, &lifecycle::requests(&list, &services.events)).await
+        }
+        Some(Request::GetReceipt(asked)) => {
+            message::write(&mut send, &lifecycle::receipt(&asked, &services.events)).await
+        }
+        Some(Request::Cancel(cancel)) => message::write(&mut send, &lifecycle::cancel(&cancel, &services)).await,
         Some(Request::Fetch(fetch)) => serve_file(&mut send, fetch, services.files.as_ref()).await,
         Some(Request::Lanes(asked)) => {
             let lanes = services.registry.head(&asked.deployment).map(|head| head.lanes());
@@ -128,41 +141,6 @@ pub async fn dispatch(
     if let Err(error) = done {
         tracing::debug!(%peer, %error, "control stream ended");
     }
-}
-
-/// Admits a node that proves that it holds a ticket.
-pub async fn join(
-    connection: &Connection,
-    mut send: SendStream,
-    join: &JoinRequest,
-    services: &ControlServices,
-) -> Result<(), MeshError> {
-    let peer = peer_of(connection);
-    let admitted = async {
-        services
-            .tickets
-            .check(&join.ticket_id, &join.proof, &exporter(connection)?)?;
-        let node = join.node.clone().ok_or_else(|| protocol("a join names no node"))?;
-        if node.id != peer.to_string() {
-            return Err(protocol("a join names another node than the one that connects"));
-        }
-        services.membership.admit(node).await
-    };
-    let result = match admitted.await {
-        Ok(()) => {
-            tracing::info!(%peer, "node joined");
-            join_response::Result::Admitted(services.membership.list().borrow().clone())
-        }
-        Err(error) => {
-            tracing::warn!(%peer, %error, "join refused");
-            join_response::Result::Refused(error.into())
-        }
-    };
-    message::write(&mut send, &JoinResponse { result: Some(result) }).await?;
-    let _ = send.finish();
-    // The peer closes when it has read the answer.
-    let _ = timeout(ADMISSION_LIMIT, connection.closed()).await;
-    Ok(())
 }
 
 /// Sends a file from an offset on.

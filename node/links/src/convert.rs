@@ -2,7 +2,7 @@
 
 use mesh_actors::ports::{
     engine::{Batch, RowSpan},
-    link::{LinkFrame, LinkHello},
+    link::{LaneOpen, LinkFrame, LinkHello},
 };
 use mesh_proto::{
     Epoch, ErrorCode, LaneId, MeshError, SessionId,
@@ -25,15 +25,12 @@ pub struct LinkShape {
 /// To the wire.
 pub fn to_wire(frame: LinkFrame) -> (Body, Vec<f32>) {
     match frame {
-        LinkFrame::Open {
-            lane,
-            session,
-            sampling,
-        } => (
+        LinkFrame::Open(open) => (
             Body::Open(wire::LaneOpen {
-                lane: lane.0,
-                session: session.0,
-                sampling: Some(*sampling),
+                lane: open.lane.0,
+                session: open.session.0,
+                sampling: Some(*open.sampling),
+                traceparent: open.trace.map(|trace| trace.to_string()).unwrap_or_default(),
             }),
             Vec::new(),
         ),
@@ -106,11 +103,13 @@ pub fn from_wire(body: Body, payload: Vec<f32>, shape: LinkShape) -> Result<Link
         Body::Open(open) => {
             let sampling = open.sampling.unwrap_or_else(default_sampling);
             validate_sampling(&sampling)?;
-            LinkFrame::Open {
+            LinkFrame::Open(LaneOpen {
                 lane: LaneId(open.lane),
                 session: SessionId(open.session),
                 sampling: Box::new(sampling),
-            }
+                // A trace that cannot be read is no reason to fail a request.
+                trace: open.traceparent.parse().ok(),
+            })
         }
         Body::Forward(forward) => {
             let spans: Vec<RowSpan> = forward

@@ -7,7 +7,7 @@
 //!
 //! A stream that ends is opened again after a pause that doubles, with jitter; the tasks end with the node.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use mesh_actors::{directory::Directory, membership::MembershipHandle};
 use mesh_proto::{
@@ -28,13 +28,10 @@ use crate::{
     client::admitted,
     error::too_late,
     message,
+    pause::Pause,
     peers::Peers,
     protocol::{ANSWER_LIMIT, MAX_MESSAGE},
 };
-
-/// First and longest pause before a stream is opened again.
-const PAUSE_FIRST: Duration = Duration::from_millis(200);
-const PAUSE_LONGEST: Duration = Duration::from_secs(10);
 
 /// All following tasks of a node; dropping it ends them.
 #[derive(Debug)]
@@ -65,26 +62,6 @@ impl Followers {
         }
         tasks.spawn(follow_owners(peers, membership.nodes(), directory, own.id));
         (Self { _tasks: tasks }, on_expelled)
-    }
-}
-
-/// A pause that doubles up to a limit. The jitter keeps nodes that lost the same peer apart.
-struct Pause(Duration);
-
-impl Pause {
-    fn new() -> Self {
-        Self(PAUSE_FIRST)
-    }
-
-    async fn wait(&mut self) {
-        let mut byte = [0];
-        let _ = getrandom::fill(&mut byte);
-        tokio::time::sleep(self.0.mul_f64(0.75 + f64::from(byte[0]) / 512.0)).await;
-        self.0 = (self.0 * 2).min(PAUSE_LONGEST);
-    }
-
-    fn reset(&mut self) {
-        self.0 = PAUSE_FIRST;
     }
 }
 

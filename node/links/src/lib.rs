@@ -17,15 +17,17 @@ mod endpoint;
 mod error;
 mod follow;
 mod message;
+mod pause;
 mod peers;
 pub mod protocol;
 mod server;
 mod stage_in;
 mod stage_io;
 mod stage_out;
+mod subscribe;
 mod ticket;
 
-pub use client::{MeshHosts, copy_to_file, join};
+pub use client::{MeshHosts, copy_to_file, join, take_back_join};
 pub use control::{ControlServices, FileSource};
 pub use endpoint::{LinkOptions, NodeEndpoint};
 pub use error::with_causes;

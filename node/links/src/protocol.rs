@@ -14,6 +14,9 @@ pub const ADMISSION_LIMIT: Duration = Duration::from_secs(3);
 /// How long answering a join may take in all: saving the list, sending it, and the joiner's closing.
 pub const JOIN_LIMIT: Duration = Duration::from_secs(8);
 
+/// With these words a node that joined closes the connection of its join: it has read the answer.
+pub const JOINED: &[u8] = b"joined";
+
 /// How long a connection may take to open.
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 

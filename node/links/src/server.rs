@@ -130,9 +130,12 @@ async fn strangers_stream(
         .map_err(|_| too_late("a new connection", ADMISSION_LIMIT.as_secs()))??;
     if let Some(join) = control::as_join(&request) {
         // A stranger that takes no answer must not hold its place.
-        return timeout(JOIN_LIMIT, control::join(connection, send, join, &services))
-            .await
-            .map_err(|_| too_late("a node that joins", JOIN_LIMIT.as_secs()))?;
+        return timeout(
+            JOIN_LIMIT,
+            control::join(connection, send, join, &services.tickets, &services.membership),
+        )
+        .await
+        .map_err(|_| too_late("a node that joins", JOIN_LIMIT.as_secs()))?;
     }
     if let Err(error) = wait_for_member(services.membership.nodes(), peer_of(connection)).await {
         // A node that was taken out hears why, and does not try for ever.

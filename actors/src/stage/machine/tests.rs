@@ -6,15 +6,20 @@ use proptest::prelude::*;
 use super::*;
 use crate::ports::engine::EngineError;
 
+fn lane_open(lane: LaneId, session: SessionId) -> LaneOpen {
+    LaneOpen {
+        lane,
+        session,
+        sampling: Box::default(),
+        trace: None,
+    }
+}
+
 /// A frame by a number: what goes in is told from what comes out by session.
 fn frame(kind: u8, number: u64) -> LinkFrame {
     let (lane, session) = (LaneId(0), SessionId(number));
     match kind {
-        0 => LinkFrame::Open {
-            lane,
-            session,
-            sampling: Box::default(),
-        },
+        0 => LinkFrame::Open(lane_open(lane, session)),
         1 => LinkFrame::Free { lane, session },
         2 => LinkFrame::Failed {
             lane,
@@ -42,9 +47,8 @@ fn frame(kind: u8, number: u64) -> LinkFrame {
 
 fn number(frame: &LinkFrame) -> u64 {
     match frame {
-        LinkFrame::Open { session, .. } | LinkFrame::Free { session, .. } | LinkFrame::Failed { session, .. } => {
-            session.0
-        }
+        LinkFrame::Open(open) => open.session.0,
+        LinkFrame::Free { session, .. } | LinkFrame::Failed { session, .. } => session.0,
         LinkFrame::Forward { batch, .. } => batch.spans[0].session.0,
         LinkFrame::Returned { spans, .. } => spans[0].0.session.0,
     }
@@ -52,20 +56,12 @@ fn number(frame: &LinkFrame) -> u64 {
 
 fn done(job: EngineJob, fails: bool) -> EngineDone {
     match job {
-        EngineJob::Open { lane, session, .. } if fails => EngineDone::Failed {
-            lane,
-            session,
+        EngineJob::Open(open) if fails => EngineDone::Failed {
+            lane: open.lane,
+            session: open.session,
             error: MeshError::internal("refused"),
         },
-        EngineJob::Open {
-            lane,
-            session,
-            sampling,
-        } => EngineDone::Opened {
-            lane,
-            session,
-            sampling,
-        },
+        EngineJob::Open(open) => EngineDone::Opened(open),
         EngineJob::Free { lane, session } => EngineDone::Freed { lane, session },
         EngineJob::Forward { batch, engine_ns } => {
             let mut output = BatchOutput {
@@ -159,7 +155,7 @@ proptest! {
         prop_assert!(world.most_jobs <= ENGINE_DEPTH);
         prop_assert_eq!(machine.waiting(), 0);
         // The output stage ends sessions silently; what failed passes as it is; the rest is one for one.
-        let silent = |frame: &LinkFrame| last && matches!(frame, LinkFrame::Open { .. } | LinkFrame::Free { .. });
+        let silent = |frame: &LinkFrame| last && matches!(frame, LinkFrame::Open(_) | LinkFrame::Free { .. });
         let passed = |frames: &[LinkFrame], failed: bool| -> Vec<u64> {
             frames.iter().filter(|frame| matches!(frame, LinkFrame::Failed { .. }) == failed).map(number).collect()
         };
@@ -186,7 +182,7 @@ proptest! {
             match (kind, sessions[lane as usize]) {
                 (0, None) => {
                     sessions[lane as usize] = Some(next);
-                    machine.open(LaneId(lane), SessionId(next), Box::default(), &mut effects);
+                    machine.open(lane_open(LaneId(lane), SessionId(next)), &mut effects);
                     let tokens = vec![1; rows];
                     let span = RowSpan { lane: LaneId(lane), session: SessionId(next), pos_start: 0, tokens, sampled_rows: 1 };
                     machine.rows(span, &mut effects);
@@ -210,9 +206,10 @@ proptest! {
         let (mut open, mut at) = ([0u64; 3], [0usize; 3]);
         for frame in &world.sent {
             match frame {
-                LinkFrame::Open { lane, session, .. } => {
-                    prop_assert_eq!(open[lane.0 as usize], 0, "opened and not free");
-                    (open[lane.0 as usize], at[lane.0 as usize]) = (session.0, 0);
+                LinkFrame::Open(opened) => {
+                    let lane = opened.lane.0 as usize;
+                    prop_assert_eq!(open[lane], 0, "opened and not free");
+                    (open[lane], at[lane]) = (opened.session.0, 0);
                 }
                 LinkFrame::Free { lane, session } => {
                     prop_assert_eq!(open[lane.0 as usize], session.0);

@@ -164,6 +164,7 @@ mod tests {
             engine_us: 8_000,
             engine_steps: 10,
             queued_us: 0,
+            stage_us: Vec::new(),
         };
         let finished = GenerateFinished {
             prompt_tokens: 100,

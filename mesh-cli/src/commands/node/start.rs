@@ -57,14 +57,16 @@ async fn run(flags: NodeFlags, ticket: Option<String>) -> Result<(), Failure> {
     local_node::init_logging(&config.log)?;
     let stop = stop_signal(flags.exit_with_parent)?;
     tokio::pin!(stop);
-    let node = tokio::select! {
-        // A start that has failed says so, even when the parent has gone meanwhile.
-        biased;
-        node = Node::start(config, ticket) => node?,
-        () = &mut stop => return Err(Failure::interrupted("the node had not started yet")),
+    let node = Node::start_unless(config, ticket, stop.as_mut()).await?;
+    let announced = announce(&node);
+    // Nobody could learn where a node listens that cannot say so.
+    let stop = async {
+        if announced.is_ok() {
+            stop.await
+        }
     };
-    announce(&node)?;
-    Ok(node.run_until(stop).await?)
+    let ended = node.run_until(stop).await;
+    announced.and(ended.map_err(Failure::from))
 }
 
 /// Resolves when the node should stop.

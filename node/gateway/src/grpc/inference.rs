@@ -17,7 +17,7 @@ use super::Call;
 use crate::{
     admission::{Work, draining},
     gateway::Shared,
-    generate,
+    generate, identity,
 };
 
 pub(super) struct Inference(pub(super) Arc<Shared>);
@@ -29,11 +29,13 @@ impl InferenceService for Inference {
     /// The response begins when the request is admitted; dropping it, or the call before that, cancels.
     async fn generate(&self, request: Request<GenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let mut call = Call::of_user(&self.0, &request)?;
+        let caller = identity::caller(self.0.options.session_header.as_ref(), request.metadata().as_ref());
+        let caller = caller.map_err(|error| call.refuse(error))?;
         let mut request = request.into_inner();
         call.id = own_id(&request, call.id).map_err(|error| call.refuse(error))?;
         request.request_id = call.id.to_string();
         let work = self.0.admission.admit().map_err(|error| call.refuse(error))?;
-        let generation = work.run(generate::start(&*self.0.inference, request)).await;
+        let generation = work.run(generate::start(&*self.0.inference, request, caller)).await;
         let generation = generation.map_err(|error| call.refuse(error))?;
         Ok(call.answer(events(generation, work)))
     }

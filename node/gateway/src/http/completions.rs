@@ -22,7 +22,7 @@ use super::{
     parameters::{Parameters, Streaming},
     stream,
 };
-use crate::{gateway::Shared, generate};
+use crate::{gateway::Shared, generate, identity};
 
 /// Answers a chat.
 pub(super) async fn chat(
@@ -83,14 +83,16 @@ struct Started {
 }
 
 async fn start(shared: &Shared, id: RequestId, request: Request, style: Style) -> Result<Started, MeshError> {
+    let caller = identity::caller(shared.options.session_header.as_ref(), request.headers());
     let body = body::read(request, &shared.options).await?;
+    let caller = caller?;
     let parameters = json::decode::<Parameters>(&body)?;
     drop(body);
     let streaming = parameters.streaming()?;
     let mut request = parse(parameters, style)?;
     request.request_id = id.to_string();
     let model = request.model.clone();
-    let generation = generate::start(&*shared.inference, request).await?;
+    let generation = generate::start(&*shared.inference, request, caller).await?;
     let answer = Answer::new(style, model, &generation.started);
     Ok(Started {
         answer,

@@ -6,7 +6,7 @@ use serde_json::error::Category;
 use serde_path_to_error::{Segment, Track};
 
 use super::field::Object;
-use crate::generate::shorten;
+use crate::{generate::shorten, identity};
 
 /// Deepest nesting of a body. Real requests need 5; schemas of tools, which are only skipped here, some 20.
 const MAX_DEPTH: usize = 64;
@@ -30,7 +30,12 @@ pub(super) fn decode<T: for<'de> Deserialize<'de>>(body: &[u8]) -> Result<T, Mes
 
     let mut track = Track::new();
     let mut unknown = None;
-    let mut note = |path: serde_ignored::Path<'_>| _ = unknown.get_or_insert_with(|| field_name(&path));
+    let mut note = |path: serde_ignored::Path<'_>| {
+        let field = field_name(&path);
+        if !identity::is_reserved(&field) {
+            _ = unknown.get_or_insert(field);
+        }
+    };
     let mut json = serde_json::Deserializer::from_str(text);
     let tracked = serde_path_to_error::Deserializer::new(&mut json, &mut track);
     let decoded = Object::<T>::deserialize(serde_ignored::Deserializer::new(tracked, &mut note));

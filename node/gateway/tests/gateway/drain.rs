@@ -9,30 +9,21 @@ use mesh_proto::v1::{
 };
 
 use crate::{
-    scripted::{Admin, Immediate, finished, manual},
-    server::{Events, chat_body, options, refusal, start, start_with, within},
+    scripted::{Immediate, finished},
+    server::{chat_body, options, refusal, start, start_manual, within},
 };
 
 #[tokio::test]
 async fn an_idle_server_ends_at_once() {
     let mut server = start(Arc::new(Immediate::default())).await;
     server.shutdown.cancel();
-    within(&mut server.http_served).await.unwrap().unwrap();
-    within(&mut server.grpc_served).await.unwrap().unwrap();
+    server.ended().await;
 }
 
 #[tokio::test]
 async fn new_work_is_refused_while_a_running_stream_finishes() {
-    let (inference, mut requests) = manual();
-    let mut server = start(inference).await;
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let writer = requests.next().await.admit();
-    let mut events = Events::of(within(sent).await.unwrap().unwrap());
-    events.json().await;
+    let (mut server, mut requests) = start_manual(options()).await;
+    let (writer, events) = server.stream(&mut requests).await;
 
     server.shutdown.cancel();
     // The servers see the shutdown when they next run: readiness tells when.
@@ -58,29 +49,20 @@ async fn new_work_is_refused_while_a_running_stream_finishes() {
     writer.commit("In", 1);
     writer.finish(finished(FinishReason::Stop, 1));
     assert_eq!(events.rest().await.last().unwrap(), "[DONE]");
-    within(&mut server.http_served).await.unwrap().unwrap();
-    within(&mut server.grpc_served).await.unwrap().unwrap();
+    server.ended().await;
 }
 
 #[tokio::test]
 async fn at_the_deadline_streams_get_one_error_event_and_generations_are_cancelled() {
-    let (inference, mut requests) = manual();
-    let options = GatewayOptions {
+    let (mut server, mut requests) = start_manual(GatewayOptions {
         drain_deadline: Duration::from_millis(50),
         ..options()
-    };
-    let mut server = start_with(options, inference, Arc::new(Admin::default())).await;
+    })
+    .await;
 
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let streaming = requests.next().await.admit();
-    let mut events = Events::of(within(sent).await.unwrap().unwrap());
-    events.json().await;
-    let whole = tokio::spawn(server.post("/v1/chat/completions", chat_body("")).send());
-    let waiting = requests.next().await.admit();
+    let (streaming, mut events) = server.stream(&mut requests).await;
+    let (asked, whole) = server.ask_chat(&mut requests, "").await;
+    let waiting = asked.admit();
     let mut client = InferenceServiceClient::connect(format!("http://{}", server.grpc))
         .await
         .unwrap();
@@ -97,7 +79,7 @@ async fn at_the_deadline_streams_get_one_error_event_and_generations_are_cancell
     let error = events.json().await;
     assert_eq!(error["error"]["code"], "draining");
     assert_eq!(events.next().await, None);
-    let (status, error) = refusal(within(whole).await.unwrap().unwrap()).await;
+    let (status, error) = refusal(within(whole).await.unwrap()).await;
     assert_eq!((status, error["code"].as_str().unwrap()), (503, "draining"));
     assert!(matches!(
         within(messages.message()).await.unwrap().unwrap().event,
@@ -108,23 +90,20 @@ async fn at_the_deadline_streams_get_one_error_event_and_generations_are_cancell
     for writer in [streaming, waiting, called] {
         within(writer.cancelled().cancelled()).await;
     }
-    within(&mut server.http_served).await.unwrap().unwrap();
-    within(&mut server.grpc_served).await.unwrap().unwrap();
+    server.ended().await;
 }
 
 #[tokio::test]
 async fn more_requests_than_slots_are_refused_with_429() {
-    let (inference, mut requests) = manual();
-    let options = GatewayOptions {
+    let (server, mut requests) = start_manual(GatewayOptions {
         max_in_flight: 1,
         ..options()
-    };
-    let server = start_with(options, inference, Arc::new(Admin::default())).await;
-    let first = tokio::spawn(server.post("/v1/chat/completions", chat_body("")).send());
-    let asked = requests.next().await;
+    })
+    .await;
+    let (asked, first) = server.ask_chat(&mut requests, "").await;
     let refused = server.chat(chat_body("")).await;
     assert!(refused.headers().contains_key("retry-after"));
     assert_eq!(refusal(refused).await.0, 429);
     asked.admit().finish(finished(FinishReason::Stop, 0));
-    assert_eq!(within(first).await.unwrap().unwrap().status(), 200);
+    assert_eq!(within(first).await.unwrap().status(), 200);
 }

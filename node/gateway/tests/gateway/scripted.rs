@@ -3,8 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use futures::{StreamExt as _, stream};
 use mesh_actors::{
-    ports::inference::{Administration, Generation, Inference, ServeStream, ServedModel},
+    ports::{
+        inference::{Administration, Caller, Generation, Inference, ServeStream, ServedModel},
+        lifecycle::{Lifecycles, NoticeStream},
+    },
     request::journal::{JournalWriter, journal},
 };
 use mesh_proto::{
@@ -12,12 +16,14 @@ use mesh_proto::{
     v1::{self, FinishReason, GenerateFinished, GenerateRequest, GenerateStarted},
 };
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::server::within;
 
 /// A request that waits for the test's decision.
 pub struct Asked {
     pub request: GenerateRequest,
+    pub caller: Caller,
     decide: oneshot::Sender<Result<Generation, MeshError>>,
 }
 
@@ -101,9 +107,14 @@ impl Inference for Manual {
         models()
     }
 
-    async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+    async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
         let (decide, decided) = oneshot::channel();
-        self.asked.send(Asked { request, decide }).expect("the test listens");
+        let asked = Asked {
+            request,
+            caller,
+            decide,
+        };
+        self.asked.send(asked).expect("the test listens");
         decided.await.expect("the test decides")
     }
 }
@@ -111,13 +122,17 @@ impl Inference for Manual {
 /// Answers `ok` to everything at once, and keeps the requests.
 #[derive(Default)]
 pub struct Immediate {
-    pub seen: Mutex<Vec<GenerateRequest>>,
+    pub seen: Mutex<Vec<(GenerateRequest, Caller)>>,
     pub models: Option<Vec<ServedModel>>,
 }
 
 impl Immediate {
     pub fn last(&self) -> GenerateRequest {
-        self.seen.lock().unwrap().last().expect("a request").clone()
+        self.seen.lock().unwrap().last().expect("a request").0.clone()
+    }
+
+    pub fn last_caller(&self) -> Caller {
+        self.seen.lock().unwrap().last().expect("a request").1.clone()
     }
 }
 
@@ -127,13 +142,13 @@ impl Inference for Immediate {
         self.models.clone().unwrap_or_else(models)
     }
 
-    async fn generate(&self, request: GenerateRequest) -> Result<Generation, MeshError> {
+    async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
         assert!(
             !matches!(&request.prompt, Some(v1::generate_request::Prompt::Text(text)) if text == "panic"),
             "asked to"
         );
         let (writer, generation) = admitted(&request);
-        self.seen.lock().unwrap().push(request);
+        self.seen.lock().unwrap().push((request, caller));
         writer.commit("ok", 1);
         writer.finish(finished(FinishReason::Stop, 1));
         Ok(generation)
@@ -185,5 +200,49 @@ impl Administration for Admin {
             ready: true,
             ..Default::default()
         }])
+    }
+}
+
+/// Tells every subscriber the same and remembers what was asked for; ends with the node.
+#[derive(Default)]
+pub struct Told {
+    pub notices: Vec<v1::SubscribeResponse>,
+    pub subscribed: Mutex<Vec<v1::SubscribeRequest>>,
+    pub cancelled: Mutex<Vec<String>>,
+    pub end: CancellationToken,
+}
+
+#[async_trait]
+impl Lifecycles for Told {
+    async fn subscribe(&self, request: v1::SubscribeRequest) -> Result<NoticeStream, MeshError> {
+        if request.kinds.contains(&99) {
+            return Err(MeshError::invalid("kinds", "99 is no event kind"));
+        }
+        self.subscribed.lock().unwrap().push(request);
+        let notices = stream::iter(self.notices.clone()).chain(stream::pending());
+        Ok(notices.take_until(self.end.clone().cancelled_owned()).boxed())
+    }
+
+    async fn requests(&self, _: v1::ListRequestsRequest) -> Result<v1::ListRequestsResponse, MeshError> {
+        Ok(v1::ListRequestsResponse {
+            missing: vec!["b".into()],
+            ..Default::default()
+        })
+    }
+
+    async fn receipt(&self, request: v1::GetReceiptRequest) -> Result<v1::Receipt, MeshError> {
+        Ok(v1::Receipt {
+            request_id: request.request_id,
+            ..Default::default()
+        })
+    }
+
+    async fn cancel(&self, request: v1::CancelRequestRequest) -> Result<(), MeshError> {
+        self.cancelled.lock().unwrap().push(request.request_id);
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.end.cancel();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use mesh_actors::ports::inference::SharedInference;
+use mesh_actors::{ports::inference::SharedInference, request::journal::JournalWriter};
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use reqwest::{RequestBuilder, Response};
 use serde_json::Value;
@@ -14,7 +14,10 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::{Request, transport::Channel};
 
-use crate::scripted::Admin;
+use crate::scripted::{Admin, Asked, Requests, Told, manual};
+
+/// Makes a chat a streamed one.
+pub const STREAM: &str = r#","stream":true"#;
 
 pub const ADMIN_TOKEN: &str = "admin-token";
 
@@ -43,8 +46,27 @@ pub async fn start(inference: SharedInference) -> Server {
     start_with(options(), inference, Arc::new(Admin::default())).await
 }
 
+/// A server whose requests the test answers.
+pub async fn start_manual(options: GatewayOptions) -> (Server, Requests) {
+    let (inference, requests) = manual();
+    (
+        start_with(options, inference, Arc::new(Admin::default())).await,
+        requests,
+    )
+}
+
 pub async fn start_with(options: GatewayOptions, inference: SharedInference, admin: Arc<Admin>) -> Server {
-    let gateway = Gateway::new(options, inference, admin);
+    start_telling(options, inference, admin, Arc::new(Told::default())).await
+}
+
+/// A server whose subscribers are told what `told` holds.
+pub async fn start_telling(
+    options: GatewayOptions,
+    inference: SharedInference,
+    admin: Arc<Admin>,
+    told: Arc<Told>,
+) -> Server {
+    let gateway = Gateway::new(options, inference, admin, told);
     let http_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let grpc_listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (http, grpc) = (http_listener.local_addr().unwrap(), grpc_listener.local_addr().unwrap());
@@ -90,6 +112,32 @@ impl Server {
 
     pub async fn text(&self, body: impl Into<reqwest::Body>) -> Response {
         within(self.post("/v1/completions", body).send()).await.unwrap()
+    }
+
+    /// Asks for a streamed chat; the test admits it.
+    pub async fn stream(&self, requests: &mut Requests) -> (JournalWriter, Events) {
+        let (asked, response) = self.ask_chat(requests, STREAM).await;
+        let writer = asked.admit();
+        let mut events = Events::of(within(response).await.unwrap());
+        let opening = events.json().await;
+        assert_eq!(opening["choices"][0]["delta"]["content"], "");
+        (writer, events)
+    }
+
+    /// Asks for a chat with more fields: the request as the test gets it, and its answer.
+    pub async fn ask_chat(
+        &self,
+        requests: &mut Requests,
+        more: &str,
+    ) -> (Asked, impl Future<Output = reqwest::Result<Response>> + use<>) {
+        let sent = tokio::spawn(self.post("/v1/chat/completions", chat_body(more)).send());
+        (requests.next().await, async move { sent.await.unwrap() })
+    }
+
+    /// Both servers have drained and ended.
+    pub async fn ended(&mut self) {
+        within(&mut self.http_served).await.unwrap().unwrap();
+        within(&mut self.grpc_served).await.unwrap().unwrap();
     }
 
     /// Writes bytes, and reads all that comes until the server closes.

@@ -6,21 +6,16 @@ use mesh_gateway::GatewayOptions;
 use mesh_proto::{ErrorCode, MeshError, v1::FinishReason};
 
 use crate::{
-    scripted::{Admin, Immediate, finished, manual},
-    server::{Events, chat_body, options, refusal, start, start_with, within},
+    scripted::{Immediate, finished},
+    server::{Events, STREAM, chat_body, options, refusal, start, start_manual, within},
 };
 
 #[tokio::test]
 async fn chunks_arrive_as_text_commits_and_the_reason_comes_once() {
-    let (inference, mut requests) = manual();
-    let server = start(inference).await;
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let writer = requests.next().await.admit();
-    let response = within(sent).await.unwrap().unwrap();
+    let (server, mut requests) = start_manual(options()).await;
+    let (asked, response) = server.ask_chat(&mut requests, STREAM).await;
+    let writer = asked.admit();
+    let response = within(response).await.unwrap();
     assert_eq!(response.headers()["cache-control"], "no-cache");
     assert_eq!(response.headers()["x-mesh-seed"], "42");
     let id = response.headers()["x-request-id"].to_str().unwrap().to_owned();
@@ -109,16 +104,8 @@ async fn a_text_completion_streams_text() {
 
 #[tokio::test]
 async fn a_failure_in_mid_stream_is_one_error_event_and_a_clean_close_without_done() {
-    let (inference, mut requests) = manual();
-    let server = start(inference).await;
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let writer = requests.next().await.admit();
-    let mut events = Events::of(within(sent).await.unwrap().unwrap());
-    events.json().await;
+    let (server, mut requests) = start_manual(options()).await;
+    let (writer, mut events) = server.stream(&mut requests).await;
     writer.commit("In", 1);
     writer.fail(MeshError::new(
         ErrorCode::StageLost,
@@ -133,8 +120,7 @@ async fn a_failure_in_mid_stream_is_one_error_event_and_a_clean_close_without_do
 
 #[tokio::test]
 async fn what_is_refused_before_admission_is_a_status_and_not_a_stream() {
-    let (inference, mut requests) = manual();
-    let server = start(inference).await;
+    let (server, mut requests) = start_manual(options()).await;
     let cases = [
         (
             MeshError::new(ErrorCode::ContextLengthExceeded, "9 + 9 tokens do not fit in 8"),
@@ -146,13 +132,9 @@ async fn what_is_refused_before_admission_is_a_status_and_not_a_stream() {
     ];
     for (error, status, retry) in cases {
         let code = error.code.name();
-        let sent = tokio::spawn(
-            server
-                .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-                .send(),
-        );
-        requests.next().await.refuse(error);
-        let response = within(sent).await.unwrap().unwrap();
+        let (asked, response) = server.ask_chat(&mut requests, STREAM).await;
+        asked.refuse(error);
+        let response = within(response).await.unwrap();
         assert_eq!(
             response
                 .headers()
@@ -167,20 +149,12 @@ async fn what_is_refused_before_admission_is_a_status_and_not_a_stream() {
 
 #[tokio::test]
 async fn a_silent_stream_pings() {
-    let (inference, mut requests) = manual();
-    let options = GatewayOptions {
+    let (server, mut requests) = start_manual(GatewayOptions {
         ping_interval: Duration::from_millis(20),
         ..options()
-    };
-    let server = start_with(options, inference, Arc::new(Admin::default())).await;
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let writer = requests.next().await.admit();
-    let mut events = Events::of(within(sent).await.unwrap().unwrap());
-    events.json().await;
+    })
+    .await;
+    let (writer, mut events) = server.stream(&mut requests).await;
     assert_eq!(events.next().await.unwrap(), ": ping");
     assert_eq!(events.next().await.unwrap(), ": ping");
     writer.finish(finished(FinishReason::Stop, 0));
@@ -190,25 +164,16 @@ async fn a_silent_stream_pings() {
 
 #[tokio::test]
 async fn a_client_that_leaves_a_silent_stream_cancels_the_generation() {
-    let (inference, mut requests) = manual();
-    let server = start(inference).await;
-    let sent = tokio::spawn(
-        server
-            .post("/v1/chat/completions", chat_body(r#","stream":true"#))
-            .send(),
-    );
-    let writer = requests.next().await.admit();
-    let mut events = Events::of(within(sent).await.unwrap().unwrap());
-    events.json().await;
+    let (server, mut requests) = start_manual(options()).await;
+    let (writer, events) = server.stream(&mut requests).await;
     drop(events);
     within(writer.cancelled().cancelled()).await;
 }
 
 #[tokio::test]
 async fn a_client_that_leaves_while_queued_cancels_the_request() {
-    let (inference, mut requests) = manual();
-    let server = start(inference).await;
-    for stream in ["", r#","stream":true"#] {
+    let (server, mut requests) = start_manual(options()).await;
+    for stream in ["", STREAM] {
         let sent = tokio::spawn(server.post("/v1/chat/completions", chat_body(stream)).send());
         let mut asked = requests.next().await;
         sent.abort();

@@ -1,15 +1,15 @@
 //! Generation for a gateway on another node.
 
 use iroh::endpoint::{RecvStream, SendStream};
-use mesh_actors::ports::inference::GenerateEvent;
+use mesh_actors::ports::inference::{Caller, GenerateEvent};
 use mesh_proto::{
     ErrorCode, MeshError,
     v1::{GenerateDelta, GenerateFailed, GenerateRequest, GenerateResponse, generate_response::Event},
-    wire::{GenerateReply, generate_reply::Reply},
+    wire::{GenerateCall, GenerateReply, generate_reply::Reply},
 };
 
 use super::ControlServices;
-use crate::message;
+use crate::{error::protocol, message};
 
 /// The gateway says nothing more after its request: the end of its side is the client's end.
 const NOTHING_MORE: usize = 0;
@@ -17,12 +17,13 @@ const NOTHING_MORE: usize = 0;
 pub async fn generate(
     mut send: SendStream,
     mut recv: RecvStream,
-    request: GenerateRequest,
+    call: GenerateCall,
     services: &ControlServices,
 ) -> Result<(), MeshError> {
+    let (request, caller) = read_call(call)?;
     tokio::select! {
         // Dropping the other branch drops the generation, which cancels it on all stages.
-        done = stream(&mut send, request, services) => {
+        done = stream(&mut send, request, caller, services) => {
             let _ = send.finish();
             done
         }
@@ -30,9 +31,28 @@ pub async fn generate(
     }
 }
 
-async fn stream(send: &mut SendStream, request: GenerateRequest, services: &ControlServices) -> Result<(), MeshError> {
+/// What a member's gateway vouches for is believed, in the form that it must have.
+fn read_call(call: GenerateCall) -> Result<(GenerateRequest, Caller), MeshError> {
+    let request = call
+        .request
+        .ok_or_else(|| protocol("a generate call holds no request"))?;
+    let agent_session = Some(call.agent_session).filter(|session| !session.is_empty());
+    let agent_session = agent_session.map(|session| session.parse()).transpose();
+    let caller = Caller {
+        agent_session: agent_session.map_err(|error| protocol(format!("an agent session is damaged: {error}")))?,
+        trace: call.traceparent.parse().ok(),
+    };
+    Ok((request, caller))
+}
+
+async fn stream(
+    send: &mut SendStream,
+    request: GenerateRequest,
+    caller: Caller,
+    services: &ControlServices,
+) -> Result<(), MeshError> {
     let admitted = match services.registry.head(&request.model) {
-        Some(head) => head.generate(request).await,
+        Some(head) => head.generate(request, caller).await,
         None => Err(MeshError::new(
             ErrorCode::NotReady,
             format!("{} is not ready; try again", request.model),

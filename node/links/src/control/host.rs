@@ -3,7 +3,7 @@
 use iroh::endpoint::{RecvStream, SendStream};
 use mesh_actors::{
     deployment::plan::{FAST_CHUNK, MAX_LANES},
-    host::spawn_host,
+    host::{StageOwner, spawn_host},
     ports::deployment::HOST_EVENTS,
 };
 use mesh_proto::{
@@ -35,7 +35,8 @@ pub async fn host_stage(
         layers = %format!("{}-{}", spec.layer_start, spec.layer_end), "hosting a stage"
     );
     let (sender, mut events) = mpsc::channel(HOST_EVENTS);
-    let host = spawn_host(spec, services.hosts.clone(), sender).await?;
+    let owner = owner(peer, services);
+    let host = spawn_host(owner, spec, services.hosts.clone(), sender).await?;
     // The host outlives this task when the connection's end drops it in the middle: a guard takes it down then.
     let guard = HostGuard::new(host.clone());
     let tell = async {
@@ -58,6 +59,18 @@ pub async fn host_stage(
     guard.stop().await;
     let _ = send.finish();
     ended
+}
+
+/// The peer, by the name that it has in the mesh.
+fn owner(peer: NodeId, services: &ControlServices) -> StageOwner {
+    let id = peer.to_string();
+    let members = services.membership.nodes();
+    let members = members.borrow();
+    let name = members.iter().find(|member| member.id == id);
+    StageOwner {
+        node: peer,
+        name: name.map_or_else(|| id[..10].to_owned(), |member| member.name.clone()),
+    }
 }
 
 /// Nothing is allocated on an owner's word: the figures must be ones that a plan can have.

@@ -1,0 +1,67 @@
+//! Traces and measurements of the data plane. The adapter to OpenTelemetry is in `mesh-node`.
+
+use std::{fmt, time::Instant};
+
+use mesh_proto::TraceContext;
+
+use crate::events::RequestTrace;
+
+/// One forward pass of a stage for one lane.
+#[derive(Debug, Clone, Copy)]
+pub struct StageForward<'a> {
+    /// Deployment.
+    pub deployment: &'a str,
+    /// Stage.
+    pub stage: u32,
+    /// Traces of the lanes in the batch that are traced: spans of their requests.
+    pub traces: &'a [TraceContext],
+    /// Lanes in the batch.
+    pub lanes: u32,
+    /// Rows in the batch.
+    pub rows: u32,
+    /// When the engine began.
+    pub began: Instant,
+    /// When it was done.
+    pub ended: Instant,
+}
+
+/// One frame written to a link.
+#[derive(Debug, Clone, Copy)]
+pub struct LinkSend<'a> {
+    /// Deployment.
+    pub deployment: &'a str,
+    /// Stage that sends.
+    pub stage: u32,
+    /// Traces of the lanes in the frame that are traced.
+    pub traces: &'a [TraceContext],
+    /// Bytes of activations in the frame.
+    pub payload_bytes: u64,
+    /// When the writer got it.
+    pub began: Instant,
+    /// When the transport had taken it.
+    pub ended: Instant,
+}
+
+/// Takes measurements. Called on the data plane: must not block, and must bound what it queues.
+pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
+    /// A request arrives: its place in a trace, if it is to be traced.
+    fn begin(&self, parent: Option<TraceContext>) -> Option<RequestTrace>;
+    /// A stage has computed a batch.
+    fn forward(&self, forward: &StageForward<'_>);
+    /// A frame was sent.
+    fn sent(&self, send: &LinkSend<'_>);
+}
+
+/// Nothing is traced or measured.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoTelemetry;
+
+impl Telemetry for NoTelemetry {
+    fn begin(&self, _: Option<TraceContext>) -> Option<RequestTrace> {
+        None
+    }
+
+    fn forward(&self, _: &StageForward<'_>) {}
+
+    fn sent(&self, _: &LinkSend<'_>) {}
+}
