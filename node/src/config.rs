@@ -303,10 +303,7 @@ mod tests {
             for piece in ["12345", "56789", "1979", "true"] {
                 assert!(!error.contains(piece), "{key}: {error}");
             }
-            assert!(
-                error.contains("api_key") || error.contains("line 2") || error.contains("line 3"),
-                "{key}: {error}"
-            );
+            assert!(error.contains("api_key") || error.contains(" line "), "{key}: {error}");
         }
         std::fs::write(dir.path().join("config.toml"), "api_key = \"123456789\"\n").unwrap();
         let config = NodeConfig::load(overrides(dir.path())).unwrap();
