@@ -11,16 +11,17 @@ cd "$(dirname "$0")/.."
 cache=${MESH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/mesh}
 export MESH_CACHE=$cache
 
-# The official `openai` package runs against a real mesh; it lives in an environment of its own.
+# Real clients run against a real mesh: the official `openai` package, and a subscriber with grpcio. They live in an
+# environment of their own.
 clients() {
     local python=$cache/clients/bin/python
-    if ! "$python" -c 'import openai' 2>/dev/null; then
-        mesh_say "installing the openai package into $cache/clients"
+    if ! "$python" -c 'import grpc_reflection, openai' 2>/dev/null; then
+        mesh_say "installing openai and grpcio-reflection into $cache/clients"
         if ! python3 -m venv --clear "$cache/clients" 2>/dev/null; then
             mesh_check=no mesh_install "$(mesh_package_manager)" python3 python3-venv
             python3 -m venv --clear "$cache/clients"
         fi
-        "$python" -m pip install --quiet --disable-pip-version-check openai
+        "$python" -m pip install --quiet --disable-pip-version-check openai grpcio-reflection
     fi
     export MESH_TEST_PYTHON=$python
 }

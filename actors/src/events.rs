@@ -29,3 +29,6 @@ pub use filter::{Content, EventFilter, MAX_FILTER_VALUES};
 pub(crate) use receipt::digest_of;
 pub use receipt::{Receipt, ReceiptEnd};
 pub use subscription::{Notice, Subscription};
+
+#[cfg(test)]
+mod tests;

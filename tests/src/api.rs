@@ -5,7 +5,8 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use mesh_proto::v1::{
-    CreateTicketRequest, Deployment, GetStatusRequest, GetStatusResponse, ServeRequest, StopRequest, SubscribeRequest,
+    CancelRequestRequest, CreateTicketRequest, Deployment, GetReceiptRequest, GetStatusRequest, GetStatusResponse,
+    ListRequestsRequest, ListRequestsResponse, Receipt, Scope, ServeRequest, StopRequest, SubscribeRequest,
     SubscribeResponse, deployment_service_client::DeploymentServiceClient,
     lifecycle_service_client::LifecycleServiceClient, node_service_client::NodeServiceClient, serve_response::Event,
 };
@@ -107,14 +108,23 @@ impl Api {
         Ok((response.status().as_u16(), response.json().await.unwrap_or(Value::Null)))
     }
 
+    /// Address of gRPC, as `host:port`.
+    pub fn grpc(&self) -> &str {
+        self.grpc.trim_start_matches("http://")
+    }
+
     /// POSTs a JSON body.
     pub async fn post(&self, path: &str, body: &Value) -> Result<reqwest::Response> {
-        Ok(self
-            .client
-            .post(format!("{}{path}", self.http))
-            .json(body)
-            .send()
-            .await?)
+        self.post_with(path, body, &[]).await
+    }
+
+    /// POSTs a JSON body with more headers.
+    pub async fn post_with(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Result<reqwest::Response> {
+        let request = self.client.post(format!("{}{path}", self.http)).json(body);
+        let request = headers
+            .iter()
+            .fold(request, |request, (name, value)| request.header(*name, *value));
+        Ok(request.send().await?)
     }
 
     /// A chat, not streamed.
@@ -185,6 +195,38 @@ impl Api {
     pub async fn subscribe(&self, request: SubscribeRequest) -> Result<Streaming<SubscribeResponse>> {
         let mut client = LifecycleServiceClient::new(self.channel().await?);
         Ok(client.subscribe(self.authorized(request)?).await?.into_inner())
+    }
+
+    /// Open requests of the whole mesh and, if asked for, the last ended ones.
+    pub async fn requests(&self, include_ended: bool) -> Result<ListRequestsResponse> {
+        let mut client = LifecycleServiceClient::new(self.channel().await?);
+        let request = ListRequestsRequest {
+            scope: Scope::Mesh.into(),
+            include_ended,
+            ..ListRequestsRequest::default()
+        };
+        Ok(client.list_requests(self.authorized(request)?).await?.into_inner())
+    }
+
+    /// The receipt of a request that has ended.
+    pub async fn receipt(&self, request_id: &str) -> Result<Receipt> {
+        let mut client = LifecycleServiceClient::new(self.channel().await?);
+        let request = GetReceiptRequest {
+            request_id: request_id.to_owned(),
+            include_token_ids: true,
+        };
+        let response = client.get_receipt(self.authorized(request)?).await?.into_inner();
+        response.receipt.context("no receipt")
+    }
+
+    /// Cancels a request.
+    pub async fn cancel_request(&self, request_id: &str) -> Result<()> {
+        let mut client = LifecycleServiceClient::new(self.channel().await?);
+        let request = CancelRequestRequest {
+            request_id: request_id.to_owned(),
+        };
+        client.cancel_request(self.authorized(request)?).await?;
+        Ok(())
     }
 
     /// Serves a model and waits until it is ready.

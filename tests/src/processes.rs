@@ -38,6 +38,7 @@ pub struct Processes {
     nodes: Vec<Process>,
     ledger: Ledger,
     witness: Option<Witness>,
+    environment: Vec<(String, String)>,
 }
 
 /// One node. Dropping it kills it.
@@ -67,15 +68,22 @@ impl Drop for Process {
 impl Processes {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
-        let mut all = Self {
-            nodes: Vec::new(),
-            ledger: Ledger::default(),
-            witness: None,
-        };
+        let mut all = Self::with_environment(&[]);
         for index in 0..count {
             all.add(&char::from(b'a' + index as u8).to_string(), &[]).await?;
         }
         Ok(all)
+    }
+
+    /// No node yet; those to come get these variables.
+    pub fn with_environment(variables: &[(&str, &str)]) -> Self {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self {
+            nodes: Vec::new(),
+            ledger: Ledger::default(),
+            witness: None,
+            environment: variables.iter().map(own).collect(),
+        }
     }
 
     /// Starts one more node, with more arguments.
@@ -86,7 +94,9 @@ impl Processes {
         } else {
             Some(self.ticket().await?)
         };
-        self.nodes.push(Process::start(name, directory, ticket, more).await?);
+        let variables = &self.environment;
+        self.nodes
+            .push(Process::start(name, directory, ticket, more, variables).await?);
         if self.witness.is_none() {
             self.witness = Some(Witness::start(&self.api(0), self.ledger.clone()).await?);
         }
@@ -144,8 +154,10 @@ impl Processes {
     pub async fn restart(&mut self, index: usize) -> Result<()> {
         let mut old = self.nodes.remove(index);
         let directory = old.directory.take().context("the node has no directory")?;
-        self.nodes
-            .insert(index, Process::start(&old.name, directory, None, &[]).await?);
+        self.nodes.insert(
+            index,
+            Process::start(&old.name, directory, None, &[], &self.environment).await?,
+        );
         Ok(())
     }
 
@@ -161,7 +173,13 @@ impl Processes {
 }
 
 impl Process {
-    async fn start(name: &str, directory: TempDir, ticket: Option<String>, more: &[&str]) -> Result<Self> {
+    async fn start(
+        name: &str,
+        directory: TempDir,
+        ticket: Option<String>,
+        more: &[&str],
+        variables: &[(String, String)],
+    ) -> Result<Self> {
         let mut command = Command::new(mesh_binary());
         command.arg("node");
         match &ticket {
@@ -181,6 +199,7 @@ impl Process {
         command
             .args(["--threads", "1"])
             .env("NO_COLOR", "1")
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .arg("--data-dir")
             .arg(directory.path())
             .args(more);

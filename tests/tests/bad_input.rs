@@ -119,7 +119,7 @@ async fn bad_models_and_stage_lists_are_refused_with_the_remedy_and_leave_nothin
         .chat(&ChatCall::greedy("psalm", "Recite John 11:35."))
         .await?;
     assert_eq!(answer.text, "Jesus wept.");
-    Ok(())
+    mesh.finish().await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,7 +180,7 @@ async fn nodes_that_cannot_start_or_join_say_why() -> Result<()> {
 
     let (code, err) = start(dir.path(), &["status"]).await?;
     assert!(code != 0 && err.contains("mesh node start"), "{code} {err}");
-    Ok(())
+    mesh.finish().await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -199,5 +199,5 @@ async fn the_data_directory_of_another_node_is_refused() -> Result<()> {
     let other = [&["node", "start", "--name", "z"][..], &free].concat();
     let (code, _, err) = run(&dir, &other).await?;
     assert!(code != 0 && err.contains("belongs to node b"), "{code} {err}");
-    Ok(())
+    mesh.finish().await.map(drop)
 }

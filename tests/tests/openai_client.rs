@@ -26,5 +26,5 @@ async fn the_openai_package_streams_and_completes_from_any_port() -> Result<()> 
             .await?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
-    Ok(())
+    mesh.finish().await.map(drop)
 }

@@ -45,7 +45,7 @@ async fn split_text_equals_whole_text(file: &str, splits: &[&str], layers: u32) 
         let texts = |answers: &[Answer]| answers.iter().map(|answer| answer.text.clone()).collect::<Vec<_>>();
         assert_eq!(texts(&split), texts(&whole), "{stages}");
     }
-    Ok(())
+    mesh.finish().await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

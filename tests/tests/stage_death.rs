@@ -101,7 +101,7 @@ async fn lose_the_middle_stage(signal: &str) -> Result<()> {
     .await;
     let answer = api.chat(&ChatCall::greedy("psalm", "Recite Genesis 1:1.")).await?;
     assert_eq!(answer.text, "In the beginning God created the heaven and the earth.");
-    Ok(())
+    mesh.finish().await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ mod administration;
 mod drain;
 mod faults;
 mod grpc;
+mod lifecycle;
 mod parameters;
 mod routes;
 mod scripted;

@@ -23,7 +23,6 @@ use crate::server::within;
 /// A request that waits for the test's decision.
 pub struct Asked {
     pub request: GenerateRequest,
-    pub caller: Caller,
     decide: oneshot::Sender<Result<Generation, MeshError>>,
 }
 
@@ -107,13 +106,9 @@ impl Inference for Manual {
         models()
     }
 
-    async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
+    async fn generate(&self, request: GenerateRequest, _: Caller) -> Result<Generation, MeshError> {
         let (decide, decided) = oneshot::channel();
-        let asked = Asked {
-            request,
-            caller,
-            decide,
-        };
+        let asked = Asked { request, decide };
         self.asked.send(asked).expect("the test listens");
         decided.await.expect("the test decides")
     }
