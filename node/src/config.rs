@@ -5,6 +5,7 @@ mod secret;
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    ops::RangeInclusive,
     path::{Path, PathBuf},
 };
 
@@ -20,6 +21,9 @@ use file::ConfigFile;
 pub use secret::SecretSetting;
 
 use crate::{NodeError, data_dir::default_data_dir, environment};
+
+/// Sizes of the window of events: one batch of a reader, and what memory allows beside the limit in bytes.
+const EVENT_WINDOWS: RangeInclusive<usize> = 256..=1_048_576;
 
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,6 +59,8 @@ pub struct NodeConfig {
     pub agent_session_header: Option<String>,
     /// Lifecycle events are numbered, kept for a while and told to subscribers.
     pub events: bool,
+    /// Events that are kept for subscribers who lag or come back; see [`EventOptions::window_events`].
+    pub event_window: usize,
     /// Listen off loopback without a key.
     pub insecure: bool,
     /// Log filter.
@@ -142,6 +148,7 @@ impl Default for NodeConfig {
             api_key: None,
             agent_session_header: None,
             events: true,
+            event_window: EventOptions::default().window_events,
             insecure: false,
             log: "info".to_owned(),
         }
@@ -198,6 +205,10 @@ impl NodeConfig {
         if self.api_key.as_ref().is_some_and(|key| key.0.trim().is_empty()) {
             return refuse(format!("{} is empty; set a key or unset it", environment::API_KEY));
         }
+        if !EVENT_WINDOWS.contains(&self.event_window) {
+            let (least, most) = EVENT_WINDOWS.into_inner();
+            return refuse(format!("event_window is {}; use {least} to {most}", self.event_window));
+        }
         self.session_header()?;
         let open = |address: &SocketAddr| !address.ip().is_loopback();
         if (open(&self.http) || open(&self.grpc)) && self.api_key.is_none() && !self.insecure {
@@ -230,6 +241,7 @@ impl NodeConfig {
     pub(crate) fn event_options(&self) -> EventOptions {
         EventOptions {
             enabled: self.events,
+            window_events: self.event_window,
             ..EventOptions::default()
         }
     }

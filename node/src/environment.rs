@@ -30,6 +30,7 @@ pub const SETTINGS: &[&str] = &[
     "gpu_layers",
     "agent_session_header",
     "events",
+    "event_window",
     "insecure",
     "log",
 ];

@@ -229,6 +229,44 @@ async fn a_subscriber_that_never_reads_and_a_hundred_that_leave_change_nothing()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscriber_that_reads_again_is_told_exactly_how_much_it_missed() -> Result<()> {
+    let mut mesh = Processes::with_environment(&[("MESH_EVENT_WINDOW", "256")]);
+    mesh.add("a", &[]).await?;
+    let (code, _, err) = mesh.command(0, &["serve", "built-in", "--name", "psalm"]).await?;
+    assert_eq!(code, 0, "{err}");
+    let api = mesh.api(0);
+    let mut stalled = api.subscribe(SubscribeRequest::default()).await?;
+    let Response::Snapshot(snapshot) = next(&mut stalled).await? else {
+        panic!("no snapshot");
+    };
+    let mut position = snapshot.position.context("no position")?.sequence;
+    let long = ChatCall::greedy("psalm", "Tell me all.")
+        .with("max_tokens", json!(480))
+        .with("logit_bias", json!({"2": -100, "0": -100}));
+    // Each event takes some hundred bytes: these fill the window of HTTP/2 and then that of the node many times over.
+    for _ in 0..8 {
+        api.chat(&long).await?;
+    }
+    let (mut dropped, mut finished) = (0, 0);
+    while finished == 0 || position < 8 * 480 {
+        match next(&mut stalled).await? {
+            Response::Event(event) => {
+                position += 1;
+                assert_eq!(event.node_sequence, position, "after {dropped} dropped");
+                finished += u32::from(matches!(event.kind, Some(Kind::Finished(_))));
+            }
+            Response::Lagged(lagged) => {
+                position += lagged.dropped;
+                dropped += lagged.dropped;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(dropped > 0, "it kept up without reading");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_listed_cancelled_and_accounted_for_from_any_node() -> Result<()> {
     let cluster = Cluster::start(2).await?;
     cluster.serve("built-in", "psalm", "a:0-4,b:4-8").await?;

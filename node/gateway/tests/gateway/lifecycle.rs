@@ -12,7 +12,7 @@ use tonic::{Code, Request};
 
 use crate::{
     scripted::{Admin, Immediate, Told, manual},
-    server::{ADMIN_TOKEN, options, start_telling, start_with, within},
+    server::{ADMIN_TOKEN, client, options, start_telling, start_with, within},
 };
 
 const KEY: &str = "key";
@@ -126,7 +126,7 @@ async fn the_named_header_is_the_session_and_no_body_can_forge_it() {
     let url = format!("http://{}/v1/chat/completions", server.http);
     let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let post = |headers: &[(&str, &str)]| {
-        let request = reqwest::Client::new().post(&url).json(&body);
+        let request = client().post(&url).json(&body);
         let request = headers
             .iter()
             .fold(request, |request, (name, value)| request.header(*name, *value));
