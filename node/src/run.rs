@@ -1,7 +1,7 @@
 //! The composition root: what a node is made of, from the data directory up, and how it ends.
 //!
 //! Start: data directory, listeners, QUIC endpoint, mesh (new, known or joined), model files, hosts, owner, servers.
-//! Stop, under the deadlines of each part: gateway drains, own deployments end; then what [`crate::parts`] holds. That
+//! Stop, under the deadlines of each part: gateway drains, own deployments end; then what `parts.rs` holds. That
 //! is also the end of a start that fails or is called off.
 
 use std::{net::SocketAddr, sync::Arc};
