@@ -1,0 +1,14 @@
+//! End-to-end tests: real nodes, in this process or in their own, real QUIC, real models, real clients. One binary,
+//! since each would link and compile the whole node again.
+
+mod bad_input;
+mod cancel;
+mod exact;
+mod join;
+mod lifecycle;
+mod one_name;
+mod openai_client;
+mod real_models;
+mod serve;
+mod stage_death;
+mod strangers;
