@@ -36,6 +36,7 @@ pub fn mesh_binary() -> PathBuf {
 /// Nodes named `a`, `b`, `c`, …; `a` admits the others.
 pub struct Processes {
     nodes: Vec<Process>,
+    environment: Vec<(String, String)>,
     ledger: Ledger,
     witness: Option<Witness>,
 }
@@ -67,8 +68,15 @@ impl Drop for Process {
 impl Processes {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, &[]).await
+    }
+
+    /// As [`Self::start`], with environment variables for all nodes.
+    pub async fn start_with(count: usize, environment: &[(&str, &str)]) -> Result<Self> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let mut all = Self {
             nodes: Vec::new(),
+            environment: environment.iter().map(owned).collect(),
             ledger: Ledger::default(),
             witness: None,
         };
@@ -86,7 +94,8 @@ impl Processes {
         } else {
             Some(self.ticket().await?)
         };
-        self.nodes.push(Process::start(name, directory, ticket, more).await?);
+        let node = Process::start(name, directory, ticket, more, &self.environment).await?;
+        self.nodes.push(node);
         if self.witness.is_none() {
             self.witness = Some(Witness::start(&self.api(0), self.ledger.clone()).await?);
         }
@@ -144,8 +153,8 @@ impl Processes {
     pub async fn restart(&mut self, index: usize) -> Result<()> {
         let mut old = self.nodes.remove(index);
         let directory = old.directory.take().context("the node has no directory")?;
-        self.nodes
-            .insert(index, Process::start(&old.name, directory, None, &[]).await?);
+        let node = Process::start(&old.name, directory, None, &[], &self.environment).await?;
+        self.nodes.insert(index, node);
         Ok(())
     }
 
@@ -161,7 +170,13 @@ impl Processes {
 }
 
 impl Process {
-    async fn start(name: &str, directory: TempDir, ticket: Option<String>, more: &[&str]) -> Result<Self> {
+    async fn start(
+        name: &str,
+        directory: TempDir,
+        ticket: Option<String>,
+        more: &[&str],
+        environment: &[(String, String)],
+    ) -> Result<Self> {
         let mut command = Command::new(mesh_binary());
         command.arg("node");
         match &ticket {
@@ -181,6 +196,7 @@ impl Process {
         command
             .args(["--threads", "1"])
             .env("NO_COLOR", "1")
+            .envs(environment.iter().cloned())
             .arg("--data-dir")
             .arg(directory.path())
             .args(more);

@@ -57,3 +57,41 @@ impl SpanQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Instant, SystemTime};
+
+    use mesh_actors::ports::telemetry::StageForward;
+
+    use super::*;
+    use crate::spans::{child_of, forward};
+
+    fn span() -> SpanData {
+        let now = Instant::now();
+        let batch = StageForward {
+            deployment: "psalm",
+            stage: 1,
+            traces: &[],
+            lanes: 1,
+            rows: 1,
+            began: now,
+            ended: now,
+        };
+        forward(&batch, child_of(None), (SystemTime::now(), SystemTime::now()))
+    }
+
+    #[test]
+    fn what_does_not_fit_is_dropped_and_counted_per_cause() {
+        let fate = Arc::new(Fate::default());
+        let (queue, mut spans) = SpanQueue::new(fate.clone());
+        for _ in 0..QUEUE + 3 {
+            queue.push(span());
+        }
+        assert_eq!(fate.queue_full.load(Ordering::Relaxed), 3);
+        assert!(spans.try_recv().is_ok());
+        drop(spans);
+        queue.push(span());
+        assert_eq!(fate.shutdown.load(Ordering::Relaxed), 1);
+    }
+}
