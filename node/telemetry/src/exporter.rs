@@ -56,16 +56,20 @@ impl ExporterThread {
     ///
     /// # Errors
     ///
-    /// The system gives no thread or no runtime.
+    /// The system gives no thread.
     pub fn start(work: Work) -> io::Result<Self> {
         let stop = CancellationToken::new();
         let (on_end, ended) = oneshot::channel();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
         let stopping = stop.clone();
         thread::Builder::new().name("telemetry".to_owned()).spawn(move || {
-            runtime.block_on(work.run(&stopping));
-            // A name that is being looked up is not waited for.
-            runtime.shutdown_background();
+            match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => {
+                    runtime.block_on(work.run(&stopping));
+                    // A name that is being looked up is not waited for.
+                    runtime.shutdown_background();
+                }
+                Err(error) => tracing::warn!(%error, "nothing is exported: the telemetry thread has no runtime"),
+            }
             let _ = on_end.send(());
         })?;
         Ok(Self {
