@@ -112,10 +112,16 @@ async fn one_request_is_one_trace_over_three_processes_and_shows_in_the_metrics_
     serve(&mesh, "a:0-3,b:3-5,c:5-8").await?;
     // The gateway is on another node than the head: the trace crosses the control stream too.
     let (prompt, generated) = ask(&mesh, 1, TRACEPARENT).await?;
+    // Every stage computes and sends each batch: the prompt's chunk, and each further token.
+    let stage = [("mesh_stage", "0")];
+    let batches = value(&scrape(&mesh, 0).await?, "mesh_stage_forward_duration_seconds", &stage) as usize;
+    // The token that ends the text is not part of it.
+    assert!(
+        (generated..=generated + 1).contains(&(batches as i64)),
+        "{batches} for {generated}"
+    );
     ask(&mesh, 0, UNSAMPLED).await?;
 
-    // The prompt is one chunk; each further token is a batch. Every stage computes and sends each of them.
-    let batches = generated as usize;
     let stages = [(0, "a"), (1, "b"), (2, "c")].map(|(stage, node)| ((stage, node.to_owned()), batches));
     let expected = BTreeMap::from(stages);
     until("all spans of the trace", EXPORT_LIMIT, || async {
