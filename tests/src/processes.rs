@@ -36,9 +36,9 @@ pub fn mesh_binary() -> PathBuf {
 /// Nodes named `a`, `b`, `c`, …; `a` admits the others.
 pub struct Processes {
     nodes: Vec<Process>,
-    environment: Vec<(String, String)>,
     ledger: Ledger,
     witness: Option<Witness>,
+    environment: Vec<(String, String)>,
 }
 
 /// One node. Dropping it kills it.
@@ -68,22 +68,22 @@ impl Drop for Process {
 impl Processes {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
-        Self::start_with(count, &[]).await
-    }
-
-    /// As [`Self::start`], with environment variables for all nodes.
-    pub async fn start_with(count: usize, environment: &[(&str, &str)]) -> Result<Self> {
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        let mut all = Self {
-            nodes: Vec::new(),
-            environment: environment.iter().map(owned).collect(),
-            ledger: Ledger::default(),
-            witness: None,
-        };
+        let mut all = Self::with_environment(&[]);
         for index in 0..count {
             all.add(&char::from(b'a' + index as u8).to_string(), &[]).await?;
         }
         Ok(all)
+    }
+
+    /// No node yet; those to come get these variables.
+    pub fn with_environment(variables: &[(&str, &str)]) -> Self {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Self {
+            nodes: Vec::new(),
+            ledger: Ledger::default(),
+            witness: None,
+            environment: variables.iter().map(own).collect(),
+        }
     }
 
     /// Starts one more node, with more arguments.
@@ -94,8 +94,9 @@ impl Processes {
         } else {
             Some(self.ticket().await?)
         };
-        let node = Process::start(name, directory, ticket, more, &self.environment).await?;
-        self.nodes.push(node);
+        let variables = &self.environment;
+        self.nodes
+            .push(Process::start(name, directory, ticket, more, variables).await?);
         if self.witness.is_none() {
             self.witness = Some(Witness::start(&self.api(0), self.ledger.clone()).await?);
         }
@@ -153,8 +154,10 @@ impl Processes {
     pub async fn restart(&mut self, index: usize) -> Result<()> {
         let mut old = self.nodes.remove(index);
         let directory = old.directory.take().context("the node has no directory")?;
-        let node = Process::start(&old.name, directory, None, &[], &self.environment).await?;
-        self.nodes.insert(index, node);
+        self.nodes.insert(
+            index,
+            Process::start(&old.name, directory, None, &[], &self.environment).await?,
+        );
         Ok(())
     }
 
@@ -175,7 +178,7 @@ impl Process {
         directory: TempDir,
         ticket: Option<String>,
         more: &[&str],
-        environment: &[(String, String)],
+        variables: &[(String, String)],
     ) -> Result<Self> {
         let mut command = Command::new(mesh_binary());
         command.arg("node");
@@ -196,7 +199,7 @@ impl Process {
         command
             .args(["--threads", "1"])
             .env("NO_COLOR", "1")
-            .envs(environment.iter().cloned())
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .arg("--data-dir")
             .arg(directory.path())
             .args(more);

@@ -34,6 +34,14 @@ const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-
 const UNSAMPLED: &str = "00-5bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 const UNSAMPLED_TRACE: [u8; 16] = *b"\x5b\xf9\x2f\x35\x77\xb3\x4d\xa6\xa3\xce\x92\x9d\x0e\x0e\x47\x36";
 
+async fn start(names: &[&str], environment: &[(&str, &str)]) -> Result<Processes> {
+    let mut mesh = Processes::with_environment(environment);
+    for name in names {
+        mesh.add(name, &[]).await?;
+    }
+    Ok(mesh)
+}
+
 async fn serve(mesh: &Processes, stages: &str) -> Result<()> {
     let request = ServeRequest {
         model: "built-in".to_owned(),
@@ -108,7 +116,7 @@ async fn one_request_is_one_trace_over_three_processes_and_shows_in_the_metrics_
         ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
         ("OTEL_METRIC_EXPORT_INTERVAL", "300"),
     ];
-    let mesh = Processes::start_with(3, &environment).await?;
+    let mesh = start(&["a", "b", "c"], &environment).await?;
     serve(&mesh, "a:0-3,b:3-5,c:5-8").await?;
     // The gateway is on another node than the head: the trace crosses the control stream too.
     let (prompt, generated) = ask(&mesh, 1, TRACEPARENT).await?;
@@ -226,7 +234,7 @@ async fn one_request_is_one_trace_over_three_processes_and_shows_in_the_metrics_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_need_the_key_of_a_node_that_has_one() -> Result<()> {
-    let mesh = Processes::start_with(1, &[("MESH_API_KEY", "the-key")]).await?;
+    let mesh = start(&["a"], &[("MESH_API_KEY", "the-key")]).await?;
     let url = format!("{}/metrics", mesh.api(0).http());
     assert_eq!(reqwest::get(&url).await?.status(), 401);
     let answer = reqwest::Client::new().get(&url).bearer_auth("the-key").send().await?;
@@ -245,7 +253,7 @@ async fn is_not_disturbed_by(endpoint: &str, protocol: &str, meets: impl AsyncFn
         ("TOKIO_WORKER_THREADS", "1"),
     ];
     let began = Instant::now();
-    let mut mesh = Processes::start_with(1, &environment).await?;
+    let mut mesh = start(&["a"], &environment).await?;
     serve(&mesh, "a:0-4,a:4-8").await?;
     for _ in 0..5 {
         ask(&mesh, 0, TRACEPARENT).await?;
