@@ -15,7 +15,9 @@ mod actor;
 pub mod batch;
 mod handle;
 pub mod machine;
+mod meter;
 pub mod thread;
 
 pub use actor::{StageNotice, StageOptions, spawn_stage};
 pub use handle::StageHandle;
+pub use meter::{OutgoingFrame, StageMeter};

@@ -1,8 +1,8 @@
 //! The parts of a node that outlive the call that made them, and their end.
 //!
 //! ```text
-//! start: data directory ─▶ endpoint ─▶ actors ─▶ admission by the issuer ─▶ server ─▶ followers ─▶ the node runs
-//! end:   data directory ◀─ endpoint ◀─ actors ◀─ admission, given back ◀─── server ◀─ followers
+//! start: data directory ─▶ endpoint ─▶ actors ─▶ admission by the issuer ─▶ telemetry ─▶ server ─▶ followers ─▶ the node runs
+//! end:   data directory ◀─ telemetry ◀─ endpoint ◀─ actors ◀─ admission, given back ◀─── server ◀─ followers
 //! ```
 //!
 //! There is one way down, whether the node ran, its start failed, or nobody waits for it any more. What differs is the
@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 
 use mesh_actors::root::RootHandle;
 use mesh_links::{Followers, NodeEndpoint, Server, Ticket, take_back_join};
+use mesh_telemetry::NodeTelemetry;
 use tokio::{runtime::Handle, time::timeout};
 
 use crate::{data_dir::DataDir, members::MemberFile};
@@ -54,6 +55,8 @@ pub(crate) struct Parts {
     pub joined: Option<Joined>,
     pub server: Option<Server>,
     pub followers: Option<Followers>,
+    /// Ended last of what runs: it tells of the end of the others.
+    pub telemetry: Option<NodeTelemetry>,
     runs: bool,
     dropped: bool,
 }
@@ -68,6 +71,7 @@ impl Parts {
             joined: None,
             server: None,
             followers: None,
+            telemetry: None,
             runs: false,
             dropped: false,
         }
@@ -96,6 +100,9 @@ impl Parts {
             && timeout(CLOSE_LIMIT, endpoint.close()).await.is_err()
         {
             tracing::info!("closed without the last words of peers that have gone");
+        }
+        if let Some(telemetry) = self.telemetry.take() {
+            telemetry.stop().await;
         }
         self.close_directory();
     }

@@ -6,12 +6,12 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
+use axum::Router;
 use mesh_actors::{
     deployment::{DeploymentEnvironment, Owner},
     directory::Directory,
     events::EventBus,
     host::{HostEnvironment, StageRegistry},
-    ports::telemetry::NoTelemetry,
     root::RootHandle,
 };
 use mesh_engine::{LlamaLoader, LlamaVocabularyLoader};
@@ -23,6 +23,7 @@ use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{Node as Member, NodeState},
 };
+use mesh_telemetry::{NodeTelemetry, Sources};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -65,6 +66,8 @@ pub struct Node {
     owner: Owner,
     expelled: watch::Receiver<Option<MeshError>>,
     gateway: Gateway,
+    /// Served beside the gateway's routes.
+    metrics: Router,
     http: TcpListener,
     grpc: TcpListener,
     end_node: CancellationToken,
@@ -142,7 +145,15 @@ impl Node {
         let registry = Arc::new(StageRegistry::default());
         let peers = Peers::new(endpoint.clone(), membership.nodes());
         let store = Arc::new(DiskStore::open(config.models_dir(), peers.clone())?);
-        let events = EventBus::new(&name, run_number(), config.event_options(), Vec::new());
+        let telemetry = NodeTelemetry::start(id, &name);
+        let recorder = telemetry.recorder();
+        let events = EventBus::new(&name, run_number(), config.event_options(), vec![recorder.clone()]);
+        telemetry.observe(&Sources {
+            events: events.clone(),
+            registry: registry.clone(),
+        });
+        let metrics = telemetry.routes();
+        parts.telemetry = Some(telemetry);
         let hosts = Arc::new(HostEnvironment {
             node: id,
             node_name: name.clone(),
@@ -155,7 +166,7 @@ impl Node {
             links: Arc::new(peers.clone()),
             registry: registry.clone(),
             events: events.clone(),
-            telemetry: Arc::new(NoTelemetry),
+            telemetry: recorder,
             root: root.clone(),
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
@@ -239,6 +250,7 @@ impl Node {
             owner,
             expelled,
             gateway,
+            metrics,
             http,
             grpc,
             end_node,
@@ -279,6 +291,7 @@ impl Node {
             owner,
             mut expelled,
             gateway,
+            metrics,
             http,
             grpc,
             end_node,
@@ -288,7 +301,10 @@ impl Node {
         let shutdown = CancellationToken::new();
         let mut servers = Servers::default();
         let (serving, stopping) = (gateway.clone(), shutdown.clone());
-        servers.start("HTTP", async move { serving.serve_http(http, stopping).await });
+        servers.start("HTTP", async move {
+            let routes = serving.http_with(metrics);
+            serving.serve_http_routes(http, routes, stopping).await
+        });
         let stopping = shutdown.clone();
         servers.start("gRPC", async move { gateway.serve_grpc(grpc, stopping).await });
         let ended: Result<(), NodeError> = tokio::select! {

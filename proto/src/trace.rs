@@ -21,6 +21,11 @@ impl TraceContext {
     pub fn is_sampled(&self) -> bool {
         self.flags & 1 == 1
     }
+
+    /// The trace id as logs and trace viewers write it.
+    pub fn trace_id_hex(&self) -> String {
+        HEXLOWER.encode(&self.trace_id)
+    }
 }
 
 impl fmt::Display for TraceContext {
@@ -78,6 +83,7 @@ mod tests {
         let context: TraceContext = text.parse().unwrap();
         assert!(context.is_sampled());
         assert_eq!(context.to_string(), text);
+        assert_eq!(context.trace_id_hex(), "4bf92f3577b34da6a3ce929d0e0e4736");
     }
 
     #[test]

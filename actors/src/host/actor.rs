@@ -38,7 +38,7 @@ use crate::{
     },
     request::RequestOptions,
     root::RootHandle,
-    stage::{StageHandle, StageNotice, StageOptions, spawn_stage, thread::Loaded},
+    stage::{StageHandle, StageMeter, StageNotice, StageOptions, spawn_stage, thread::Loaded},
 };
 
 /// Notices of one host: two senders, one loss each, and progress that may be dropped.
@@ -140,6 +140,7 @@ struct State {
     notices: mpsc::Sender<StageNotice>,
     vocabulary: Option<Arc<dyn Vocabulary>>,
     stage: Option<StageHandle>,
+    meter: Arc<StageMeter>,
     head: Option<HeadHandle>,
     /// The deployment's name is the owner's here, until the stage's memory is free.
     claim: Option<Claim>,
@@ -183,8 +184,10 @@ impl Actor for HostActor {
             };
             let _ = myself.cast(HostMessage::Files(files.await));
         });
+        let meter = StageMeter::new(environment.telemetry.clone(), &spec.deployment, spec.stage, spec.lanes);
         Ok(State {
             spec,
+            meter: Arc::new(meter),
             environment,
             events,
             notices,
@@ -286,6 +289,7 @@ impl State {
             },
             prefill_chunk: spec.prefill_chunk,
             notices: self.notices.clone(),
+            meter: self.meter.clone(),
             name: format!("{}-{}", spec.deployment, spec.stage),
         };
         let spawned = spawn_stage(options, myself.get_cell()).await?;
@@ -361,7 +365,7 @@ impl State {
 
     async fn linked(&mut self, writer: Box<dyn FrameWriter>, cell: ActorCell) -> Result<(), MeshError> {
         let Some(stage) = self.stage.clone() else { return Ok(()) };
-        let link = spawn_link(writer, Arc::new(stage.clone()), cell).await?;
+        let link = spawn_link(writer, Arc::new(stage.clone()), self.meter.clone(), cell).await?;
         self.link = Some(link.clone());
         stage.attach(link);
         self.tell(host_event::Event::Connected(HostConnected {})).await;

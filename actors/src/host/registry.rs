@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use mesh_proto::{Epoch, ErrorCode, MeshError, NodeId, wire::StageSpec};
+use mesh_proto::{Epoch, ErrorCode, MeshError, NodeId, v1::Lanes, wire::StageSpec};
 
 use super::claims::{Claim, Claims, StageOwner};
 use crate::{
@@ -118,6 +118,15 @@ impl StageRegistry {
         newest
             .max_by_key(|(_, entry)| entry.order)
             .and_then(|(_, entry)| entry.head.clone())
+    }
+
+    /// Lanes of the deployments whose heads are on this node and take requests.
+    pub fn lanes(&self) -> Vec<(String, Lanes)> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let active = entries.iter().filter(|(_, entry)| entry.active);
+        active
+            .filter_map(|((name, ..), entry)| Some((name.clone(), entry.head.as_ref()?.lanes())))
+            .collect()
     }
 
     fn write<T>(&self, change: impl FnOnce(&mut HashMap<Key, Entry>) -> T) -> T {

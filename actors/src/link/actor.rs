@@ -1,12 +1,21 @@
 //! The actor that owns a [`FrameWriter`].
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 
 use mesh_proto::MeshError;
 
-use crate::ports::link::{FrameWriter, LinkEvents, LinkFrame};
+use crate::{
+    ports::link::{FrameWriter, LinkEvents, LinkFrame},
+    stage::StageMeter,
+};
+
+/// How often the round trip is looked at: the transport takes a lock for it.
+const RTT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Sends frames in order. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -34,6 +43,7 @@ impl LinkHandle {
 pub async fn spawn_link(
     writer: Box<dyn FrameWriter>,
     events: Arc<dyn LinkEvents>,
+    meter: Arc<StageMeter>,
     host: ActorCell,
 ) -> Result<LinkHandle, MeshError> {
     let (actor, _) = Actor::spawn_linked(
@@ -42,6 +52,8 @@ pub async fn spawn_link(
         State {
             writer: Some(writer),
             events,
+            meter,
+            rtt_due: Instant::now(),
         },
         host,
     )
@@ -54,6 +66,21 @@ struct State {
     /// `None` once the link is lost or the actor has stopped.
     writer: Option<Box<dyn FrameWriter>>,
     events: Arc<dyn LinkEvents>,
+    meter: Arc<StageMeter>,
+    /// When the round trip is looked at next.
+    rtt_due: Instant,
+}
+
+impl State {
+    /// The round trip, when it is due.
+    fn rtt(&mut self) -> Option<Duration> {
+        let now = Instant::now();
+        if now < self.rtt_due {
+            return None;
+        }
+        self.rtt_due = now + RTT_INTERVAL;
+        self.writer.as_ref().and_then(|writer| writer.rtt())
+    }
 }
 
 struct LinkActor;
@@ -74,9 +101,13 @@ impl Actor for LinkActor {
         state: &mut State,
     ) -> Result<(), ActorProcessingErr> {
         let Some(writer) = &mut state.writer else { return Ok(()) };
+        let outgoing = state.meter.sends(&frame);
         if let Err(error) = writer.write(frame).await {
             state.writer = None;
             state.events.lost(error);
+        } else if let Some(outgoing) = outgoing {
+            let rtt = state.rtt();
+            state.meter.sent(&outgoing, rtt);
         }
         Ok(())
     }

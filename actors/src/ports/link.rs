@@ -1,7 +1,7 @@
 //! Links between stages: frames one way, credits the other. iroh carries them in `mesh-links`; between two stages of
 //! one node, and in tests, they pass in memory ([`crate::link::memory`]).
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use mesh_proto::{Epoch, LaneId, MeshError, NodeId, SessionId, TraceContext, v1::Sampling};
@@ -86,6 +86,11 @@ pub trait FrameWriter: Send + fmt::Debug + 'static {
     ///
     /// The link is lost; nothing can be sent on it any more.
     async fn write(&mut self, frame: LinkFrame) -> Result<(), MeshError>;
+
+    /// Round trip to the receiver, as the transport measures it.
+    fn rtt(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What the sending stage hears from its link.

@@ -1,6 +1,9 @@
 //! Traces and measurements of the data plane. The adapter to OpenTelemetry is in `mesh-node`.
 
-use std::{fmt, time::Instant};
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
 
 use mesh_proto::TraceContext;
 
@@ -40,6 +43,8 @@ pub struct LinkSend<'a> {
     pub began: Instant,
     /// When the transport had taken it.
     pub ended: Instant,
+    /// Round trip of the link, if it is known and was looked at this time.
+    pub rtt: Option<Duration>,
 }
 
 /// Takes measurements. Called on the data plane: must not block, and must bound what it queues.

@@ -162,6 +162,14 @@ impl RequestEvents {
 
     fn end(&mut self, terminal: Lifecycle) {
         if std::mem::take(&mut self.open) {
+            let facts = &self.facts;
+            tracing::debug!(
+                request = %facts.request,
+                deployment = %facts.deployment,
+                trace_id = facts.trace.map(|trace| trace.own.trace_id_hex()),
+                end = ?terminal.kind(),
+                "request ended"
+            );
             self.bus.end(&self.facts, terminal);
         }
     }

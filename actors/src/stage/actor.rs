@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     handle::StageHandle,
     machine::{Effect, StageMachine},
+    meter::StageMeter,
     thread::{CancelBoard, EngineReply, EngineStart, EngineThread, Loaded},
 };
 use crate::{
@@ -38,6 +39,8 @@ pub struct StageOptions {
     pub prefill_chunk: u32,
     /// Hears of progress and loss. Bounded by the receiver; progress that does not fit is dropped.
     pub notices: mpsc::Sender<StageNotice>,
+    /// Hears of batches.
+    pub meter: Arc<StageMeter>,
     /// Name for logs and threads.
     pub name: String,
 }
@@ -137,6 +140,7 @@ impl Actor for StageActor {
             loader: options.loader,
             spec: load,
             board,
+            meter: options.meter,
             progress: Box::new(move |done| drop(progress.try_send(StageNotice::Loading(done)))),
             reply: Box::new(move |reply| drop(myself.cast(StageMessage::Engine(reply)))),
             name: &options.name,

@@ -15,7 +15,10 @@ use std::{
 use mesh_proto::{LaneId, MeshError, SessionId};
 use tokio::sync::oneshot;
 
-use super::machine::{EngineDone, EngineJob};
+use super::{
+    machine::{EngineDone, EngineJob},
+    meter::StageMeter,
+};
 use crate::ports::engine::{EngineError, EngineLoader, MemoryFigures, StageEngine, StageLoad};
 
 /// Places in the job queue: more than a stage machine ever has under way, so that sending never blocks.
@@ -84,6 +87,8 @@ pub struct EngineStart<'a> {
     pub spec: StageLoad,
     /// Sessions that are over.
     pub board: Arc<CancelBoard>,
+    /// Hears of every batch.
+    pub meter: Arc<StageMeter>,
     /// Called with progress from 0 to 1 while loading.
     pub progress: Box<dyn Fn(f32) + Send>,
     /// Called with every result.
@@ -119,6 +124,7 @@ impl EngineThread {
             loader,
             spec,
             board,
+            meter,
             progress,
             reply,
             name,
@@ -141,7 +147,7 @@ impl EngineThread {
                             exact: engine.is_exact(),
                         };
                         if loaded.send(Ok(facts)).is_ok() {
-                            serve(engine, &queue, &board, &reply);
+                            serve(engine, &queue, &board, &meter, &reply);
                         }
                     }
                 }
@@ -181,20 +187,29 @@ fn serve(
     mut engine: Box<dyn StageEngine>,
     queue: &Receiver<EngineJob>,
     board: &CancelBoard,
+    meter: &StageMeter,
     reply: &(dyn Fn(EngineReply) + Send),
 ) {
     while let Ok(job) = queue.recv() {
-        match perform(engine.as_mut(), job, board) {
+        match perform(engine.as_mut(), job, board, meter) {
             Ok(done) => reply(EngineReply::Done(done)),
             Err(error) => return reply(EngineReply::Broken(error.into())),
         }
     }
 }
 
-fn perform(engine: &mut dyn StageEngine, job: EngineJob, board: &CancelBoard) -> Result<EngineDone, EngineError> {
+fn perform(
+    engine: &mut dyn StageEngine,
+    job: EngineJob,
+    board: &CancelBoard,
+    meter: &StageMeter,
+) -> Result<EngineDone, EngineError> {
     Ok(match job {
         EngineJob::Open(open) => match engine.open(open.lane, open.session, &open.sampling) {
-            Ok(()) => EngineDone::Opened(open),
+            Ok(()) => {
+                meter.opened(&open);
+                EngineDone::Opened(open)
+            }
             Err(error) => EngineDone::Failed {
                 lane: open.lane,
                 session: open.session,
@@ -208,7 +223,9 @@ fn perform(engine: &mut dyn StageEngine, job: EngineJob, board: &CancelBoard) ->
         EngineJob::Forward { batch, mut engine_ns } => {
             let start = Instant::now();
             let output = engine.forward(&batch, &|lane, session| board.is_cancelled(lane, session))?;
-            engine_ns.push(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+            let end = Instant::now();
+            engine_ns.push(u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX));
+            meter.computed(&batch, start, end);
             EngineDone::Computed { output, engine_ns }
         }
     })

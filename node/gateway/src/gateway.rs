@@ -52,7 +52,12 @@ impl Gateway {
 
     /// The routes of the OpenAI API, `/healthz` and `/readyz`, to be served or merged with others.
     pub fn http(&self) -> Router {
-        http::router(self.shared.clone())
+        self.http_with(Router::new())
+    }
+
+    /// As [`Gateway::http`], with more routes that ask for the API key as the others do.
+    pub fn http_with(&self, more: Router) -> Router {
+        http::router(self.shared.clone(), more)
     }
 
     /// Serves HTTP/1 until `shutdown`, then drains: new work is refused with 503 `draining`; running requests finish,
@@ -65,7 +70,7 @@ impl Gateway {
         self.serve_http_routes(listener, self.http(), shutdown).await
     }
 
-    /// As [`Gateway::serve_http`], with other routes, such as [`Gateway::http`] merged with metrics.
+    /// As [`Gateway::serve_http`], with other routes, such as those of [`Gateway::http_with`].
     ///
     /// # Errors
     ///

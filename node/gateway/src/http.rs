@@ -38,8 +38,8 @@ mod stream;
 /// A path from a client is echoed up to here.
 const ECHOED_PATH: usize = 100;
 
-/// All routes, ready to be served.
-pub(crate) fn router(shared: Arc<Shared>) -> Router {
+/// All routes, ready to be served; `more` needs the key too.
+pub(crate) fn router(shared: Arc<Shared>, more: Router) -> Router {
     let open = Router::new();
     let open = route(open, "/healthz", get(health::healthz));
     let open = route(open, "/readyz", get(health::readyz));
@@ -49,6 +49,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
     let keyed = keyed.route("/v1/models/{*id}", get(models::show));
     let keyed = route(keyed, "/v1/chat/completions", post(completions::chat));
     let keyed = route(keyed, "/v1/completions", post(completions::text));
+    let keyed = keyed.merge(more.with_state(()));
     let keyed = keyed.route_layer(from_fn_with_state(shared.clone(), layers::require_key));
 
     open.merge(keyed)

@@ -5,7 +5,7 @@
 
 use axum::http::{HeaderMap, HeaderName};
 use mesh_actors::ports::inference::Caller;
-use mesh_proto::{AgentSession, MeshError};
+use mesh_proto::{AgentSession, MeshError, TraceContext};
 
 /// Fields of a body that would name an identity; stripped from every request type.
 const RESERVED: [&str; 5] = [
@@ -77,11 +77,13 @@ pub(crate) fn is_reserved(field: &str) -> bool {
 pub(crate) fn caller(header: Option<&SessionHeader>, headers: &HeaderMap) -> Result<Caller, MeshError> {
     Ok(Caller {
         agent_session: header.map_or(Ok(None), |header| agent_session(header, headers))?,
-        // One that cannot be read is as none: the trace starts here.
-        trace: headers
-            .get(TRACEPARENT)
-            .and_then(|value| value.to_str().ok()?.parse().ok()),
+        trace: trace(headers),
     })
+}
+
+/// The caller's span. One that cannot be read is as none: the trace starts here.
+pub(crate) fn trace(headers: &HeaderMap) -> Option<TraceContext> {
+    headers.get(TRACEPARENT)?.to_str().ok()?.parse().ok()
 }
 
 fn agent_session(header: &SessionHeader, headers: &HeaderMap) -> Result<Option<AgentSession>, MeshError> {

@@ -6,7 +6,7 @@
 //! StageActor ◀── credit, lost ── reader task ◀── stream ◀──
 //! ```
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use iroh::endpoint::{Connection, VarInt};
@@ -90,6 +90,11 @@ impl FrameWriter for IrohWriter {
     async fn write(&mut self, frame: LinkFrame) -> Result<(), MeshError> {
         let (body, payload) = to_wire(frame);
         self.sender.send(body, &payload).await
+    }
+
+    fn rtt(&self) -> Option<Duration> {
+        let paths = self.connection.paths();
+        paths.iter().find(|path| path.is_selected()).map(|path| path.rtt())
     }
 }
 

@@ -12,3 +12,4 @@ mod real_models;
 mod serve;
 mod stage_death;
 mod strangers;
+mod telemetry;

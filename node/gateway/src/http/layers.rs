@@ -11,7 +11,7 @@ use axum::{
 use tower_http::cors::{AllowHeaders, AllowMethods, Any, CorsLayer};
 
 use super::{body, error::HttpError};
-use crate::{gateway::Shared, request_id};
+use crate::{gateway::Shared, identity, request_id};
 
 /// Browsers cap it below this anyway; nothing here changes while a node runs.
 const PREFLIGHT_CACHE: Duration = Duration::from_secs(3600);
@@ -36,9 +36,17 @@ pub(super) fn cors() -> CorsLayer {
 pub(super) async fn request_id(mut request: Request, next: Next) -> Response {
     let id = request_id::keep_or_make(request.headers().get(REQUEST_ID).map(HeaderValue::as_bytes));
     request.extensions_mut().insert(id);
+    let trace = identity::trace(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
-    tracing::debug!(request_id = %id, %method, path, status = response.status().as_u16(), "answered");
+    tracing::debug!(
+        request_id = %id,
+        %method,
+        path,
+        trace_id = trace.map(|trace| trace.trace_id_hex()),
+        status = response.status().as_u16(),
+        "answered"
+    );
     if let Ok(value) = HeaderValue::try_from(id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }

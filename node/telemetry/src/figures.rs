@@ -1,0 +1,119 @@
+//! What is looked at only when somebody collects: queues, lanes, events, and what became of telemetry itself.
+
+use std::sync::{Arc, atomic::Ordering};
+
+use mesh_actors::{
+    events::{EventBus, EventFigures},
+    host::StageRegistry,
+};
+use mesh_proto::v1::Lanes;
+use opentelemetry::{KeyValue, metrics::Meter};
+
+use crate::{
+    names::{attribute, metric},
+    queue::Fate,
+};
+
+/// Where figures come from.
+#[derive(Clone)]
+pub struct Sources {
+    /// Lifecycle events of the node.
+    pub events: EventBus,
+    /// Stages on the node.
+    pub registry: Arc<StageRegistry>,
+}
+
+/// Makes the instruments; they last as long as the meter's provider.
+pub(crate) fn observe(meter: &Meter, sources: &Sources, fate: &Arc<Fate>) {
+    observe_lanes(meter, &sources.registry);
+    observe_events(meter, &sources.events);
+    observe_fate(meter, fate);
+}
+
+fn observe_lanes(meter: &Meter, registry: &Arc<StageRegistry>) {
+    let gauge = |name, unit, about, figure: fn(&Lanes) -> u32| {
+        let registry = registry.clone();
+        let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(about);
+        let look = gauge.with_callback(move |observer| {
+            for (deployment, lanes) in registry.lanes() {
+                let label = KeyValue::new(attribute::DEPLOYMENT, deployment);
+                observer.observe(u64::from(figure(&lanes)), &[label]);
+            }
+        });
+        drop(look.build());
+    };
+    gauge(metric::LANES_USED, "{lane}", "Lanes held by requests.", |lanes| {
+        lanes.used
+    });
+    gauge(metric::LANES_TOTAL, "{lane}", "Lanes of the deployment.", |lanes| {
+        lanes.total
+    });
+    gauge(
+        metric::QUEUE_DEPTH,
+        "{request}",
+        "Requests that wait for a lane.",
+        |lanes| lanes.waiting,
+    );
+}
+
+fn observe_events(meter: &Meter, events: &EventBus) {
+    let counter = |name, about, figure: fn(&EventFigures) -> u64| {
+        let events = events.clone();
+        let counter = meter.u64_observable_counter(name).with_unit("{event}");
+        let look = counter
+            .with_description(about)
+            .with_callback(move |observer| observer.observe(figure(&events.figures()), &[]));
+        drop(look.build());
+    };
+    counter(metric::EVENTS, "Lifecycle events.", |figures| figures.events);
+    counter(
+        metric::EVENTS_DROPPED,
+        "Lifecycle events that subscribers missed.",
+        |figures| figures.dropped,
+    );
+    let gauge = |name, unit, about, figure: fn(&EventFigures) -> usize| {
+        let events = events.clone();
+        let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(about);
+        let look = gauge.with_callback(move |observer| observer.observe(figure(&events.figures()) as u64, &[]));
+        drop(look.build());
+    };
+    gauge(
+        metric::SUBSCRIBERS,
+        "{subscriber}",
+        "Subscribers to lifecycle events.",
+        |figures| figures.subscribers,
+    );
+    gauge(
+        metric::REQUESTS_OPEN,
+        "{request}",
+        "Requests that have not ended.",
+        |figures| figures.open,
+    );
+}
+
+fn observe_fate(meter: &Meter, fate: &Arc<Fate>) {
+    let exported = fate.clone();
+    let spans = meter.u64_observable_counter(metric::SPANS_EXPORTED).with_unit("{span}");
+    let look = spans
+        .with_description("Spans that the collector took.")
+        .with_callback(move |observer| observer.observe(exported.exported.load(Ordering::Relaxed), &[]));
+    drop(look.build());
+    let fate = fate.clone();
+    let dropped = meter.u64_observable_counter(metric::DROPPED).with_unit("{item}");
+    let look = dropped
+        .with_description("Spans and exports of metrics that came to nothing, per cause.")
+        .with_callback(move |observer| {
+            for (cause, counter) in [
+                ("queue_full", &fate.queue_full),
+                ("export_failed", &fate.export_failed),
+                ("shutdown", &fate.shutdown),
+                ("metrics_export_failed", &fate.metrics_failed),
+            ] {
+                observer.observe(
+                    counter.load(Ordering::Relaxed),
+                    &[KeyValue::new(attribute::CAUSE, cause)],
+                );
+            }
+        });
+    drop(look.build());
+}
