@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use file::ConfigFile;
 pub use secret::SecretSetting;
 
-use crate::{NodeError, data_dir::default_data_dir, environment};
+use crate::{NodeError, data_dir::default_data_dir, environment, receipts::ReceiptPolicy};
 
 /// Settings of a node.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,6 +55,10 @@ pub struct NodeConfig {
     pub agent_session_header: Option<String>,
     /// Lifecycle events are numbered, kept for a while and told to subscribers.
     pub events: bool,
+    /// Receipts are kept in files of the data directory.
+    pub receipts: ReceiptPolicy,
+    /// Those files hold token ids too: who reads them can have the answers.
+    pub receipt_tokens: bool,
     /// Listen off loopback without a key.
     pub insecure: bool,
     /// Log filter.
@@ -100,6 +104,12 @@ pub struct ConfigOverrides {
     /// Turns [`NodeConfig::events`] off.
     #[serde(skip)]
     pub no_events: bool,
+    /// See [`NodeConfig::receipts`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptPolicy>,
+    /// Turns [`NodeConfig::receipt_tokens`] on.
+    #[serde(skip)]
+    pub receipt_tokens: bool,
     /// Turns [`NodeConfig::insecure`] on.
     #[serde(skip)]
     pub insecure: bool,
@@ -142,6 +152,8 @@ impl Default for NodeConfig {
             api_key: None,
             agent_session_header: None,
             events: true,
+            receipts: ReceiptPolicy::Off,
+            receipt_tokens: false,
             insecure: false,
             log: "info".to_owned(),
         }
@@ -179,6 +191,9 @@ impl NodeConfig {
         }
         if overrides.no_events {
             figment = figment.merge(("events", false));
+        }
+        if overrides.receipt_tokens {
+            figment = figment.merge(("receipt_tokens", true));
         }
         if overrides.insecure {
             figment = figment.merge(("insecure", true));

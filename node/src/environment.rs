@@ -30,6 +30,8 @@ pub const SETTINGS: &[&str] = &[
     "gpu_layers",
     "agent_session_header",
     "events",
+    "receipts",
+    "receipt_tokens",
     "insecure",
     "log",
 ];

@@ -14,7 +14,7 @@ use mesh_actors::root::RootHandle;
 use mesh_links::{Followers, NodeEndpoint, Server, Ticket, take_back_join};
 use tokio::{runtime::Handle, time::timeout};
 
-use crate::{data_dir::DataDir, members::MemberFile};
+use crate::{data_dir::DataDir, members::MemberFile, receipts::ReceiptSink};
 
 /// How long the endpoint may wait for peers to hear that it closes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -54,6 +54,7 @@ pub(crate) struct Parts {
     pub joined: Option<Joined>,
     pub server: Option<Server>,
     pub followers: Option<Followers>,
+    pub receipts: Option<ReceiptSink>,
     runs: bool,
     dropped: bool,
 }
@@ -68,6 +69,7 @@ impl Parts {
             joined: None,
             server: None,
             followers: None,
+            receipts: None,
             runs: false,
             dropped: false,
         }
@@ -91,6 +93,10 @@ impl Parts {
         }
         if let Some(root) = self.root.take() {
             root.stop().await;
+        }
+        // No request is left that could end.
+        if let Some(receipts) = self.receipts.take() {
+            receipts.close().await;
         }
         if let Some(endpoint) = self.endpoint.take()
             && timeout(CLOSE_LIMIT, endpoint.close()).await.is_err()

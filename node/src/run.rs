@@ -36,6 +36,7 @@ use crate::{
     lifecycle::MeshLifecycles,
     members::MemberFile,
     parts::Parts,
+    receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
 };
@@ -142,7 +143,9 @@ impl Node {
         let registry = Arc::new(StageRegistry::default());
         let peers = Peers::new(endpoint.clone(), membership.nodes());
         let store = Arc::new(DiskStore::open(config.models_dir(), peers.clone())?);
-        let events = EventBus::new(&name, run_number(), config.event_options(), Vec::new());
+        parts.receipts = ReceiptSink::start(sink_options(&config, &data, &name))?;
+        let observers = parts.receipts.iter().map(ReceiptSink::observer).collect();
+        let events = EventBus::new(&name, run_number(), config.event_options(), observers);
         let hosts = Arc::new(HostEnvironment {
             node: id,
             node_name: name.clone(),
@@ -381,6 +384,16 @@ fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, nam
         memory_bytes: config.memory.unwrap_or(host.memory),
         exact: config.exact && mesh_engine::is_process_exact(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn sink_options(config: &NodeConfig, data: &DataDir, name: &str) -> SinkOptions {
+    SinkOptions {
+        data_dir: config.data_dir.clone(),
+        key: ChainKey::new(&data.key),
+        node: name.to_owned(),
+        policy: config.receipts,
+        token_ids: config.receipt_tokens,
     }
 }
 
