@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Args;
 use mesh_proto::v1::{
     deployment_service_client::DeploymentServiceClient, inference_service_client::InferenceServiceClient,
-    node_service_client::NodeServiceClient,
+    lifecycle_service_client::LifecycleServiceClient, node_service_client::NodeServiceClient,
 };
 use tonic::{
     Request, Status,
@@ -24,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection over which nothing comes is probed this often, and given up after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A snapshot or list of all requests of a large mesh, or a receipt of a long answer, fits in this.
+const MAX_MESSAGE: usize = 64 << 20;
 
 /// Administration token of a node reached by `--grpc`.
 pub(crate) const TOKEN_VARIABLE: &str = "MESH_TOKEN";
@@ -97,6 +100,11 @@ impl Client {
 
     pub(crate) fn deployments(&self) -> DeploymentServiceClient<Authorized> {
         DeploymentServiceClient::with_interceptor(self.channel.clone(), self.authorization.clone())
+    }
+
+    pub(crate) fn lifecycle(&self) -> LifecycleServiceClient<Authorized> {
+        LifecycleServiceClient::with_interceptor(self.channel.clone(), self.authorization.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub(crate) fn inference(&self) -> InferenceServiceClient<Authorized> {

@@ -14,7 +14,7 @@ pub struct ExportedLine<'a> {
     pub record: Record,
 }
 
-/// Gives each line from number `since` on to `take`. Hashes are not checked.
+/// Gives each line from number `since` on to `take`, until that has enough and says `false`. Hashes are not checked.
 ///
 /// # Errors
 ///
@@ -22,7 +22,7 @@ pub struct ExportedLine<'a> {
 pub fn export<E: From<NodeError>>(
     data_dir: &Path,
     since: u64,
-    mut take: impl FnMut(ExportedLine<'_>) -> Result<(), E>,
+    mut take: impl FnMut(ExportedLine<'_>) -> Result<bool, E>,
 ) -> Result<(), E> {
     let directory = directory::receipts_dir(data_dir);
     let files = directory::files(&directory).map_err(NodeError::file("read", &directory))?;
@@ -42,8 +42,8 @@ pub fn export<E: From<NodeError>>(
             }
             number += 1;
             let line = line_of(&bytes, whole).ok_or_else(|| damaged(&file.path, number))?;
-            if line.record.seq >= since {
-                take(line)?;
+            if line.record.seq >= since && !take(line)? {
+                return Ok(());
             }
         }
     }

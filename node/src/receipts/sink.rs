@@ -65,22 +65,22 @@ pub struct ReceiptFigures {
 /// The thread, and the way to it.
 #[derive(Debug)]
 pub struct ReceiptSink {
-    observer: Arc<ReceiptObserver>,
+    pub(super) observer: Arc<ReceiptObserver>,
     /// Ends with the thread.
     ended: oneshot::Receiver<()>,
 }
 
 /// Hears of ended requests; never waits.
 #[derive(Debug)]
-struct ReceiptObserver {
+pub(super) struct ReceiptObserver {
     /// `None` when the node stops. Held for a moment only.
     queue: Mutex<Option<SyncSender<Arc<Receipt>>>>,
-    counters: Arc<Counters>,
+    pub(super) counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
-    queued_bytes: AtomicUsize,
+pub(super) struct Counters {
+    pub(super) queued_bytes: AtomicUsize,
     written: AtomicU64,
     lost: AtomicU64,
     failures: AtomicU64,
@@ -165,7 +165,7 @@ impl ReceiptObserver {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_queued(&self, receipt: &Arc<Receipt>) -> bool {
+    pub(super) fn is_queued(&self, receipt: &Arc<Receipt>) -> bool {
         let bytes = weight(receipt);
         if self.counters.queued_bytes.fetch_add(bytes, Relaxed) < QUEUE_BYTES {
             let queue = self.lock();

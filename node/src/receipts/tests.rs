@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use mesh_actors::events::{EndObserver, Lifecycle, Receipt, ReceiptEnd, RequestEnd};
+use mesh_actors::events::{Lifecycle, Receipt, ReceiptEnd, RequestEnd};
 use mesh_proto::{
     RequestId, SessionId,
     v1::{FinishReason, RequestTimings},
@@ -84,7 +84,7 @@ fn seqs(data_dir: &Path) -> Vec<u64> {
     let mut seqs = Vec::new();
     export(data_dir, 0, |line| {
         seqs.push(line.record.seq);
-        Ok::<_, NodeError>(())
+        Ok::<_, NodeError>(true)
     })
     .unwrap();
     seqs
@@ -112,7 +112,7 @@ fn a_log_goes_on_over_files_and_restarts_without_a_gap() {
     export(dir.path(), 30, |line| {
         assert!(serde_json::from_str::<serde_json::Value>(line.text).unwrap()["hash"].is_string());
         since.push(line.record.seq);
-        Ok::<_, NodeError>(())
+        Ok::<_, NodeError>(true)
     })
     .unwrap();
     assert_eq!(since, (30..=36).collect::<Vec<_>>());
@@ -297,7 +297,7 @@ fn receipt(tokens: usize) -> Arc<Receipt> {
         attempt: 1,
         deployment: "d".into(),
         model_id: "m".into(),
-        session: SessionId::random(),
+        session: SessionId(8),
         agent_session: None,
         prompt_tokens: 3,
         prompt_digest: [1; 32],
@@ -338,7 +338,7 @@ fn contents(data_dir: &Path) -> Vec<Content> {
     let mut contents = Vec::new();
     export(data_dir, 1, |line| {
         contents.push(line.record.content);
-        Ok::<_, NodeError>(())
+        Ok::<_, NodeError>(true)
     })
     .unwrap();
     contents
