@@ -108,6 +108,7 @@ mod tests {
             "mesh serve built-in --name x --stages a:0-3,b:3-8 --context 256 --lanes 2 --exact --prefill-chunk 8",
             "mesh stop x",
             "mesh status --output json --grpc 10.0.0.5:9471",
+            "mesh status --watch --output json",
             "mesh events",
             "mesh events --follow --request i --deployment d --kind proposal_resolved --kind finished --text --tokens",
             "mesh events --follow --node-only --output json",
@@ -121,6 +122,8 @@ mod tests {
             "mesh models list",
             "mesh models inspect m.gguf --output json",
             "mesh run x hello --max-tokens 4 --temperature 0 --seed 7 --raw",
+            "mesh bench events",
+            "mesh bench events built-in --rounds 3 --output json",
             "mesh bench split built-in --stages 2 --threads 1 --rounds 3 --output json",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");

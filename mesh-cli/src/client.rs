@@ -79,6 +79,15 @@ impl Client {
 
     /// Connects to an address such as `127.0.0.1:9471`, presenting a token or key.
     pub(crate) async fn open(address: &str, credentials: Option<&str>) -> Result<Self, Failure> {
+        Self::open_with(address, credentials, |endpoint| endpoint).await
+    }
+
+    /// As [`Self::open`], with a connection that `adjust` has a say in.
+    pub(crate) async fn open_with(
+        address: &str,
+        credentials: Option<&str>,
+        adjust: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<Self, Failure> {
         let authorization = Authorization::new(credentials)?;
         let wrong = |error| Failure::usage(format!("{address:?} is not an address ({error}); write HOST:PORT"));
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(wrong)?;
@@ -87,7 +96,7 @@ impl Client {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
-        let channel = endpoint
+        let channel = adjust(endpoint)
             .connect()
             .await
             .map_err(|error| unreachable_node(address, &error))?;

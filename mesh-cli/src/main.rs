@@ -22,6 +22,7 @@ mod output;
 mod path;
 mod progress;
 mod request_view;
+mod screen;
 mod signals;
 mod status_view;
 
