@@ -211,11 +211,12 @@ impl Rates {
         while self.commits.front().is_some_and(old) {
             self.commits.pop_front();
         }
-        let mut rates: BTreeMap<String, f64> = names.map(|name| (name, 0.0)).collect();
+        let mut tokens: BTreeMap<String, u64> = names.map(|name| (name, 0)).collect();
         for (_, deployment, count) in &self.commits {
-            *rates.entry(deployment.clone()).or_default() += f64::from(*count) / RATE_WINDOW.as_secs_f64();
+            *tokens.entry(deployment.clone()).or_default() += u64::from(*count);
         }
-        rates
+        let rate = |tokens: u64| tokens as f64 / RATE_WINDOW.as_secs_f64();
+        tokens.into_iter().map(|(name, tokens)| (name, rate(tokens))).collect()
     }
 }
 
