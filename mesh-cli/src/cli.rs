@@ -39,6 +39,14 @@ pub(crate) enum Command {
     Stop(commands::stop::StopArgs),
     /// Show the nodes, and who serves which layers of what
     Status(commands::status::StatusArgs),
+    /// Watch what happens to requests, as it happens
+    Events(commands::events::EventsArgs),
+    /// List, show and cancel requests
+    #[command(subcommand)]
+    Requests(commands::requests::RequestsCommand),
+    /// Read and check the receipts that a node keeps in its data directory
+    #[command(subcommand)]
+    Receipts(commands::receipts::ReceiptsCommand),
     /// Look at model files
     #[command(subcommand)]
     Models(commands::models::ModelsCommand),
@@ -57,6 +65,9 @@ impl Command {
             Self::Serve(args) => commands::serve::run(args).await,
             Self::Stop(args) => commands::stop::run(args).await,
             Self::Status(args) => commands::status::run(args).await,
+            Self::Events(args) => commands::events::run(args).await,
+            Self::Requests(command) => command.run().await,
+            Self::Receipts(command) => command.run().await,
             Self::Models(command) => command.run().await,
             Self::Run(args) => commands::run::run(args).await,
             Self::Bench(command) => command.run().await,
@@ -97,9 +108,22 @@ mod tests {
             "mesh serve built-in --name x --stages a:0-3,b:3-8 --context 256 --lanes 2 --exact --prefill-chunk 8",
             "mesh stop x",
             "mesh status --output json --grpc 10.0.0.5:9471",
+            "mesh status --watch --output json",
+            "mesh events",
+            "mesh events --follow --request i --deployment d --kind proposal_resolved --kind finished --text --tokens",
+            "mesh events --follow --node-only --output json",
+            "mesh requests list --ended --output json",
+            "mesh requests show i --tokens",
+            "mesh requests cancel i",
+            "mesh receipts export --since 7 --output json",
+            "mesh receipts verify --data-dir d",
+            "mesh node start --receipts",
+            "mesh node start --receipts=always --receipt-tokens",
             "mesh models list",
             "mesh models inspect m.gguf --output json",
             "mesh run x hello --max-tokens 4 --temperature 0 --seed 7 --raw",
+            "mesh bench events",
+            "mesh bench events built-in --rounds 3 --output json",
             "mesh bench split built-in --stages 2 --threads 1 --rounds 3 --output json",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");

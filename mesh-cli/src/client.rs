@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::Args;
 use mesh_proto::v1::{
     deployment_service_client::DeploymentServiceClient, inference_service_client::InferenceServiceClient,
-    node_service_client::NodeServiceClient,
+    lifecycle_service_client::LifecycleServiceClient, node_service_client::NodeServiceClient,
 };
 use tonic::{
     Request, Status,
@@ -24,6 +24,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection over which nothing comes is probed this often, and given up after as long again.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// A snapshot or list of all requests of a large mesh, or a receipt of a long answer, fits in this.
+const MAX_MESSAGE: usize = 64 << 20;
 
 /// Administration token of a node reached by `--grpc`.
 pub(crate) const TOKEN_VARIABLE: &str = "MESH_TOKEN";
@@ -76,6 +79,15 @@ impl Client {
 
     /// Connects to an address such as `127.0.0.1:9471`, presenting a token or key.
     pub(crate) async fn open(address: &str, credentials: Option<&str>) -> Result<Self, Failure> {
+        Self::open_with(address, credentials, |endpoint| endpoint).await
+    }
+
+    /// As [`Self::open`], with a connection that `adjust` has a say in.
+    pub(crate) async fn open_with(
+        address: &str,
+        credentials: Option<&str>,
+        adjust: impl FnOnce(Endpoint) -> Endpoint,
+    ) -> Result<Self, Failure> {
         let authorization = Authorization::new(credentials)?;
         let wrong = |error| Failure::usage(format!("{address:?} is not an address ({error}); write HOST:PORT"));
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(wrong)?;
@@ -84,7 +96,7 @@ impl Client {
             .tcp_nodelay(true)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE);
-        let channel = endpoint
+        let channel = adjust(endpoint)
             .connect()
             .await
             .map_err(|error| unreachable_node(address, &error))?;
@@ -97,6 +109,11 @@ impl Client {
 
     pub(crate) fn deployments(&self) -> DeploymentServiceClient<Authorized> {
         DeploymentServiceClient::with_interceptor(self.channel.clone(), self.authorization.clone())
+    }
+
+    pub(crate) fn lifecycle(&self) -> LifecycleServiceClient<Authorized> {
+        LifecycleServiceClient::with_interceptor(self.channel.clone(), self.authorization.clone())
+            .max_decoding_message_size(MAX_MESSAGE)
     }
 
     pub(crate) fn inference(&self) -> InferenceServiceClient<Authorized> {

@@ -23,6 +23,7 @@ use tokio::{
     process::{Child, ChildStdin, Command},
     task::JoinHandle,
 };
+use tonic::transport::Endpoint;
 
 use crate::{client::Client, failure::Failure, local_node};
 
@@ -42,6 +43,8 @@ pub(crate) struct ClusterOptions {
     pub(crate) threads: u32,
     /// Exact mode.
     pub(crate) exact: bool,
+    /// Lifecycle events.
+    pub(crate) events: bool,
 }
 
 /// Running nodes of one mesh. Dropped, they are killed; [`Cluster::stop`] is the polite way.
@@ -86,6 +89,16 @@ impl Cluster {
         &self.client
     }
 
+    /// One more connection to the first node, set up as `adjust` says.
+    pub(crate) async fn connect(&self, adjust: impl FnOnce(Endpoint) -> Endpoint) -> Result<Client, Failure> {
+        let first = self
+            .nodes
+            .first()
+            .ok_or_else(|| Failure::failed("the mesh has no nodes"))?;
+        let running = local_node::running_node(&first.data_dir)?;
+        Client::open_with(&running.grpc.to_string(), Some(&running.token), adjust).await
+    }
+
     /// Stops the nodes one after another, the first of the mesh last, and removes their directories. Nodes that end
     /// together would wait seconds for each other's farewell.
     pub(crate) async fn stop(mut self) {
@@ -128,6 +141,9 @@ impl NodeProcess {
         command.arg("--data-dir").arg(&data_dir);
         if !options.exact {
             command.arg("--no-exact");
+        }
+        if !options.events {
+            command.arg("--no-events");
         }
         let cannot = |error| Failure::failed(format!("cannot start node {name}: {error}"));
         let mut child = command.spawn().map_err(cannot)?;

@@ -9,6 +9,7 @@ use crate::failure::{Exit, Failure};
 
 pub(crate) use mesh_node::{
     BUILT_IN, ConfigOverrides, Node, default_data_dir, init_logging, llama_version, prepare_process,
+    receipts::{self, ReceiptPolicy},
 };
 
 /// A model file as it is: described, and judged.

@@ -12,6 +12,7 @@ mod cli;
 mod client;
 mod cluster;
 mod commands;
+mod event_view;
 mod failure;
 mod generate;
 mod local_node;
@@ -20,6 +21,8 @@ mod node_flags;
 mod output;
 mod path;
 mod progress;
+mod request_view;
+mod screen;
 mod signals;
 mod status_view;
 

@@ -4,7 +4,11 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 
-use crate::{failure::Failure, local_node::ConfigOverrides, path};
+use crate::{
+    failure::Failure,
+    local_node::{ConfigOverrides, ReceiptPolicy},
+    path,
+};
 
 /// Settings. What is not given comes from `MESH_*` variables, then the file, then the defaults.
 #[derive(Debug, Args)]
@@ -45,6 +49,13 @@ pub(crate) struct NodeFlags {
     /// Tell nobody of requests: no lifecycle events, receipts or lists
     #[arg(long)]
     no_events: bool,
+    /// Keep receipts of all requests in the data directory; fsync always, each second (interval), or never
+    #[arg(long, value_name = "FSYNC", num_args = 0..=1, require_equals = true, default_missing_value = "interval")]
+    #[arg(value_parser = parse_policy)]
+    receipts: Option<ReceiptPolicy>,
+    /// Keep token ids in those receipts too: whoever reads the files can have the answers
+    #[arg(long)]
+    receipt_tokens: bool,
     /// Listen off loopback without an API key: whoever reaches the port may generate
     #[arg(long)]
     insecure: bool,
@@ -76,10 +87,16 @@ impl NodeFlags {
             gpu_layers: self.gpu_layers,
             agent_session_header: self.agent_session_header.clone(),
             no_events: self.no_events,
+            receipts: self.receipts,
+            receipt_tokens: self.receipt_tokens,
             insecure: self.insecure,
             log: self.log.clone(),
         })
     }
+}
+
+fn parse_policy(text: &str) -> Result<ReceiptPolicy, String> {
+    ReceiptPolicy::parse(text).ok_or_else(|| format!("use one of {}", ReceiptPolicy::NAMES.join(", ")))
 }
 
 /// A number of bytes, with a unit or without.

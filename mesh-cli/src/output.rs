@@ -41,13 +41,38 @@ impl OutputArgs {
 
 /// Writes to stdout at once. A reader that has read enough (`| head -1`) is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    print_while_read(text).map(drop)
+}
+
+/// As [`print`], for what has no end of its own: `false` if the reader has read enough.
+pub(crate) fn print_while_read(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::failed(format!(
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::failed(format!(
             "cannot write to stdout: {error}; check the disk or the pipe"
         ))),
-        _ => Ok(()),
     }
+}
+
+/// One object on one line; `false` if the reader has read enough.
+pub(crate) fn print_json_line(value: &impl Serialize) -> Result<bool, Failure> {
+    let json = serde_json::to_string(value);
+    let json = json.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
+    print_while_read(&(json + "\n"))
+}
+
+/// Text of others, without what would move the cursor or rename the window of a terminal.
+pub(crate) fn harmless(text: &str) -> String {
+    let replace = |c: char| {
+        if c.is_control() && !matches!(c, '\n' | '\t') {
+            '\u{fffd}'
+        } else {
+            c
+        }
+    };
+    text.chars().map(replace).collect()
 }
 
 /// Writes a line to stderr. Nothing is lost but the note if stderr is closed.
@@ -107,6 +132,27 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Microseconds for people: `1.2 ms`, `12.3 s`.
+pub(crate) fn milliseconds(microseconds: u64) -> String {
+    if microseconds < 10_000_000 {
+        format!("{:.1} ms", microseconds as f64 / 1e3)
+    } else {
+        format!("{:.1} s", microseconds as f64 / 1e6)
+    }
+}
+
+/// An RFC 3339 time to the millisecond, without the zone, which is UTC.
+pub(crate) fn clock_time(time: &str) -> String {
+    let time = time.trim_end_matches('Z');
+    let (seconds, fraction) = time.split_once('.').unwrap_or((time, ""));
+    format!("{seconds}.{:0<3}", fraction.get(..3).unwrap_or(fraction))
+}
+
+/// What the protocol leaves empty is absent.
+pub(crate) fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
 /// `yes` or `no`.
 pub(crate) fn yes_no(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
@@ -128,6 +174,21 @@ mod tests {
             assert_eq!(bytes(number), text);
         }
         assert_eq!(bytes(u64::MAX), "18446744.1 TB");
+    }
+
+    #[test]
+    fn what_others_say_sends_no_escape_sequences_to_the_terminal() {
+        assert_eq!(harmless("a\x1b[2Jb\n\tc\u{9b}"), "a\u{fffd}[2Jb\n\tc\u{fffd}");
+    }
+
+    #[test]
+    fn times_have_milliseconds() {
+        assert_eq!(clock_time("2026-12-01T02:03:04.123456789Z"), "2026-12-01T02:03:04.123");
+        assert_eq!(clock_time("2026-12-01T02:03:04Z"), "2026-12-01T02:03:04.000");
+        assert_eq!(
+            (milliseconds(1234), milliseconds(12_300_000)),
+            ("1.2 ms".into(), "12.3 s".into())
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use file::ConfigFile;
 pub use secret::SecretSetting;
 
-use crate::{NodeError, data_dir::default_data_dir, environment};
+use crate::{NodeError, data_dir::default_data_dir, environment, receipts::ReceiptPolicy};
 
 /// Sizes of the window of events: one batch of a reader, and what memory allows beside the limit in bytes.
 const EVENT_WINDOWS: RangeInclusive<usize> = 256..=1_048_576;
@@ -61,6 +61,10 @@ pub struct NodeConfig {
     pub events: bool,
     /// Events that are kept for subscribers who lag or come back; see [`EventOptions::window_events`].
     pub event_window: usize,
+    /// Receipts are kept in files of the data directory.
+    pub receipts: ReceiptPolicy,
+    /// Those files hold token ids too: who reads them can have the answers.
+    pub receipt_tokens: bool,
     /// Listen off loopback without a key.
     pub insecure: bool,
     /// Log filter.
@@ -106,6 +110,12 @@ pub struct ConfigOverrides {
     /// Turns [`NodeConfig::events`] off.
     #[serde(skip)]
     pub no_events: bool,
+    /// See [`NodeConfig::receipts`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receipts: Option<ReceiptPolicy>,
+    /// Turns [`NodeConfig::receipt_tokens`] on.
+    #[serde(skip)]
+    pub receipt_tokens: bool,
     /// Turns [`NodeConfig::insecure`] on.
     #[serde(skip)]
     pub insecure: bool,
@@ -149,6 +159,8 @@ impl Default for NodeConfig {
             agent_session_header: None,
             events: true,
             event_window: EventOptions::default().window_events,
+            receipts: ReceiptPolicy::Off,
+            receipt_tokens: false,
             insecure: false,
             log: "info".to_owned(),
         }
@@ -186,6 +198,9 @@ impl NodeConfig {
         }
         if overrides.no_events {
             figment = figment.merge(("events", false));
+        }
+        if overrides.receipt_tokens {
+            figment = figment.merge(("receipt_tokens", true));
         }
         if overrides.insecure {
             figment = figment.merge(("insecure", true));

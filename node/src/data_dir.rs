@@ -10,6 +10,7 @@
 //! quic.port      UDP port of the QUIC endpoint, kept over restarts
 //! config.toml    settings, if the user wrote any
 //! models/        model parts, cut here or fetched
+//! receipts/      what requests came to, if that is kept
 //! ```
 
 use std::{
@@ -28,6 +29,9 @@ use crate::{NodeError, environment};
 /// How long a start waits for a command that holds the lock for a moment.
 const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// The node's secret key.
+const KEY_FILE: &str = "node.key";
 
 /// `$MESH_HOME`, else the platform's place for data of applications.
 pub fn default_data_dir() -> PathBuf {
@@ -106,6 +110,33 @@ pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
     })
 }
 
+/// The secret key of the node of a data directory, whether it runs or not.
+pub(crate) fn read_key(data_dir: &Path) -> Result<[u8; 32], NodeError> {
+    let file = data_dir.join(KEY_FILE);
+    match fs::read_to_string(&file) {
+        Ok(text) => parse_key(data_dir, text.trim()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let message = format!(
+                "{} is not the data directory of a node; name it with --data-dir",
+                data_dir.display()
+            );
+            Err(NodeError::DataDir(message))
+        }
+        Err(error) => Err(NodeError::file("read", file)(error)),
+    }
+}
+
+fn parse_key(data_dir: &Path, text: &str) -> Result<[u8; 32], NodeError> {
+    let bytes = data_encoding::HEXLOWER.decode(text.as_bytes()).ok();
+    bytes.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        let file = data_dir.join(KEY_FILE);
+        NodeError::DataDir(format!(
+            "{} is not a node's key; use another --data-dir",
+            file.display()
+        ))
+    })
+}
+
 /// An opened data directory; no other node can open it meanwhile.
 #[derive(Debug)]
 pub(crate) struct DataDir {
@@ -150,19 +181,9 @@ impl DataDir {
         // Whatever a killed node said of itself is not true any more.
         let _ = fs::remove_file(path.join("running.json"));
         let new = !path.join("node.json").exists();
-        let key = read_or_make_secret(&path.join("node.key"))?;
+        let key = read_or_make_secret(&path.join(KEY_FILE))?;
         let token = read_or_make_secret(&path.join("admin.token"))?;
-        let bytes = data_encoding::HEXLOWER
-            .decode(key.as_bytes())
-            .ok()
-            .and_then(|bytes| bytes.try_into().ok());
-        let Some(key) = bytes else {
-            let message = format!(
-                "{} is not a node's key; use another --data-dir",
-                path.join("node.key").display()
-            );
-            return Err(NodeError::DataDir(message));
-        };
+        let key = parse_key(path, &key)?;
         Ok(Self {
             path: path.to_owned(),
             _lock: lock,
@@ -223,12 +244,14 @@ impl DataDir {
                 "running.json",
                 "members.json",
                 "quic.port",
+                "receipts/head.json",
                 "lock",
             ] {
                 let _ = fs::remove_file(self.path.join(name));
             }
             // Only if they are empty now.
             let _ = fs::remove_dir(self.path.join("models"));
+            let _ = fs::remove_dir(self.path.join("receipts"));
             if self.made {
                 let _ = fs::remove_dir(&self.path);
             }

@@ -31,6 +31,8 @@ pub const SETTINGS: &[&str] = &[
     "agent_session_header",
     "events",
     "event_window",
+    "receipts",
+    "receipt_tokens",
     "insecure",
     "log",
 ];

@@ -15,6 +15,7 @@ mod lifecycle;
 mod members;
 mod parts;
 mod process;
+pub mod receipts;
 pub mod run;
 mod servers;
 mod store;

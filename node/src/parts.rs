@@ -15,7 +15,7 @@ use mesh_links::{Followers, NodeEndpoint, Server, Ticket, take_back_join};
 use mesh_telemetry::NodeTelemetry;
 use tokio::{runtime::Handle, time::timeout};
 
-use crate::{data_dir::DataDir, members::MemberFile};
+use crate::{data_dir::DataDir, members::MemberFile, receipts::ReceiptSink};
 
 /// How long the endpoint may wait for peers to hear that it closes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -57,6 +57,7 @@ pub(crate) struct Parts {
     pub followers: Option<Followers>,
     /// Ended last of what runs: it tells of the end of the others.
     pub telemetry: Option<NodeTelemetry>,
+    pub receipts: Option<ReceiptSink>,
     runs: bool,
     dropped: bool,
 }
@@ -72,6 +73,7 @@ impl Parts {
             server: None,
             followers: None,
             telemetry: None,
+            receipts: None,
             runs: false,
             dropped: false,
         }
@@ -95,6 +97,10 @@ impl Parts {
         }
         if let Some(root) = self.root.take() {
             root.stop().await;
+        }
+        // No request is left that could end.
+        if let Some(receipts) = self.receipts.take() {
+            receipts.close().await;
         }
         if let Some(endpoint) = self.endpoint.take()
             && timeout(CLOSE_LIMIT, endpoint.close()).await.is_err()

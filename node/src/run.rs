@@ -10,7 +10,7 @@ use axum::Router;
 use mesh_actors::{
     deployment::{DeploymentEnvironment, Owner},
     directory::Directory,
-    events::EventBus,
+    events::{EndObserver, EventBus},
     host::{HostEnvironment, StageRegistry},
     root::RootHandle,
 };
@@ -37,6 +37,7 @@ use crate::{
     lifecycle::MeshLifecycles,
     members::MemberFile,
     parts::Parts,
+    receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
 };
@@ -147,7 +148,10 @@ impl Node {
         let store = Arc::new(DiskStore::open(config.models_dir(), peers.clone())?);
         let telemetry = NodeTelemetry::start(id, &name);
         let recorder = telemetry.recorder();
-        let events = EventBus::new(&name, run_number(), config.event_options(), vec![recorder.clone()]);
+        parts.receipts = ReceiptSink::start(sink_options(&config, &data, &name))?;
+        let mut observers: Vec<Arc<dyn EndObserver>> = vec![recorder.clone()];
+        observers.extend(parts.receipts.iter().map(ReceiptSink::observer));
+        let events = EventBus::new(&name, run_number(), config.event_options(), observers);
         telemetry.observe(&Sources {
             events: events.clone(),
             registry: registry.clone(),
@@ -397,6 +401,16 @@ fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, nam
         memory_bytes: config.memory.unwrap_or(host.memory),
         exact: config.exact && mesh_engine::is_process_exact(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn sink_options(config: &NodeConfig, data: &DataDir, name: &str) -> SinkOptions {
+    SinkOptions {
+        data_dir: config.data_dir.clone(),
+        key: ChainKey::new(&data.key),
+        node: name.to_owned(),
+        policy: config.receipts,
+        token_ids: config.receipt_tokens,
     }
 }
 

@@ -1,5 +1,8 @@
 //! `mesh bench …`.
 
+mod events;
+mod events_report;
+mod prompt;
 mod report;
 mod split;
 
@@ -11,12 +14,15 @@ use crate::failure::Failure;
 pub(crate) enum BenchCommand {
     /// Compare a model served whole with the same model served in stages, on this machine
     Split(split::SplitArgs),
+    /// Measure what lifecycle events and their subscribers cost decoding, on this machine
+    Events(events::EventsArgs),
 }
 
 impl BenchCommand {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         match self {
             Self::Split(args) => split::run(args).await,
+            Self::Events(args) => events::run(args).await,
         }
     }
 }

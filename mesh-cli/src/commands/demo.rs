@@ -24,6 +24,7 @@ const QUESTION: &str = "Recite Genesis 1:1.";
 const OPTIONS: ClusterOptions = ClusterOptions {
     threads: 1,
     exact: true,
+    events: true,
 };
 
 #[derive(Debug, Args)]

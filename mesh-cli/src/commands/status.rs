@@ -1,5 +1,7 @@
 //! `mesh status`.
 
+mod watch;
+
 use clap::Args;
 use mesh_proto::v1::GetStatusRequest;
 
@@ -10,9 +12,22 @@ use crate::{
     status_view::StatusView,
 };
 
+const HELP: &str = "\
+With --watch: drawn again whenever something happens, with the open requests and tokens per second, until Ctrl-C, which
+ends it with 0. Where stdout is no terminal, a block at most once a second; with --output json, an object a line, with
+requests and tokens_per_second beside what is there without it.
+
+Examples:
+  mesh status
+  mesh status --watch
+  mesh status --output json | jq '.deployments[].ready'";
+
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  mesh status\n  mesh status --output json | jq '.deployments[].ready'")]
+#[command(after_help = HELP)]
 pub(crate) struct StatusArgs {
+    /// Go on showing it, with requests and tokens per second
+    #[arg(long, short)]
+    watch: bool,
     #[command(flatten)]
     output: OutputArgs,
     #[command(flatten)]
@@ -21,6 +36,9 @@ pub(crate) struct StatusArgs {
 
 pub(crate) async fn run(args: StatusArgs) -> Result<(), Failure> {
     let client = Client::connect(&args.connect).await?;
+    if args.watch {
+        return watch::run(&client, args.output.output).await;
+    }
     let status = client.nodes().get_status(GetStatusRequest {}).await?.into_inner();
     args.output.print(&StatusView::from(status), StatusView::describe)
 }

@@ -9,6 +9,7 @@ mod lifecycle;
 mod one_name;
 mod openai_client;
 mod real_models;
+mod receipts;
 mod serve;
 mod stage_death;
 mod strangers;

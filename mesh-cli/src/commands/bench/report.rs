@@ -138,7 +138,7 @@ impl Report {
 }
 
 /// The middle one, or the mean of the two in the middle; 0 of none.
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.get(middle) {

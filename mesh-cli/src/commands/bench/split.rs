@@ -6,17 +6,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use mesh_proto::{
-    sampling::greedy_sampling,
-    v1::{GenerateRequest, ServeRequest, generate_request::Prompt},
-};
+use mesh_proto::v1::ServeRequest;
 
-use super::report::{Report, Sample, SideReport};
+use super::{
+    prompt::{calibrated_prompt, context_for, go_on},
+    report::{Report, Sample, SideReport},
+};
 use crate::{
     cluster::{Cluster, ClusterOptions},
     commands::serve::serve,
     failure::Failure,
-    generate::{Generated, generate},
+    generate::Generated,
     output::{self, OutputArgs},
     path,
     signals::Interrupts,
@@ -26,22 +26,8 @@ use crate::{
 /// Name of the deployment on both meshes.
 const DEPLOYMENT: &str = "bench";
 
-/// Contexts are padded to this by llama.cpp.
-const CONTEXT_STEP: u32 = 256;
-
-/// Room in the context for a prompt that comes out longer than asked for.
-const PROMPT_SLACK: u32 = 32;
-
 /// Stages that a name can be given to; far more than a machine can run.
 const MAX_STAGES: u32 = 64;
-
-/// Beginnings that are tried to find one the model goes on from for long.
-const PROMPT_ATTEMPTS: usize = 16;
-
-/// Raw text that models go on with instead of ending: verses that begin alike (King James Version, public domain).
-const PASSAGE: &str = "And God said, Let there be light: and there was light. And God saw the light, that it was good: \
-    and God divided the light from the darkness. And God called the light Day, and the darkness he called Night. And \
-    the evening and the morning were the first day. ";
 
 const HELP: &str = "\
 TTFT is what the client sees; prompt and decode rates are the head's clock. Overhead per hop is the wall time per
@@ -103,6 +89,7 @@ async fn measure(args: &SplitArgs) -> Result<Report, Failure> {
     let options = ClusterOptions {
         threads: args.threads,
         exact: !args.no_exact,
+        events: true,
     };
     let names: Vec<String> = (0..args.stages).map(|stage| format!("stage-{stage}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -110,7 +97,7 @@ async fn measure(args: &SplitArgs) -> Result<Report, Failure> {
     let whole = Side::start(&["whole"], options, args).await?;
     let split = Side::start(&names, options, args).await?;
 
-    let prompt = calibrated_prompt(&whole, args).await?;
+    let prompt = calibrated_prompt(whole.cluster.client(), DEPLOYMENT, args.prompt_tokens, args.max_tokens).await?;
     let warm = (
         whole.generate(&prompt, args.max_tokens).await?,
         split.generate(&prompt, args.max_tokens).await?,
@@ -142,15 +129,11 @@ struct Side {
 impl Side {
     async fn start(names: &[&str], options: ClusterOptions, args: &SplitArgs) -> Result<Self, Failure> {
         let cluster = Cluster::start(names, options).await?;
-        let room = args
-            .prompt_tokens
-            .saturating_add(args.max_tokens)
-            .saturating_add(PROMPT_SLACK);
         let request = ServeRequest {
             model: path::model(&args.model)?,
             name: DEPLOYMENT.to_owned(),
             stages: names.len().to_string(),
-            context: room.next_multiple_of(CONTEXT_STEP),
+            context: context_for(args.prompt_tokens, args.max_tokens),
             lanes: 1,
             exact: options.exact,
             ..ServeRequest::default()
@@ -163,40 +146,10 @@ impl Side {
     }
 
     async fn generate(&self, prompt: &str, max_tokens: u32) -> Result<Generated, Failure> {
-        let request = GenerateRequest {
-            model: DEPLOYMENT.to_owned(),
-            prompt: Some(Prompt::Text(prompt.to_owned())),
-            sampling: Some(greedy_sampling()),
-            max_tokens: Some(max_tokens),
-            ..GenerateRequest::default()
-        };
-        generate(self.cluster.client(), request, |_| Ok(())).await
+        go_on(self.cluster.client(), DEPLOYMENT, prompt, max_tokens).await
     }
 
     async fn sample(&self, prompt: &str, args: &SplitArgs) -> Result<Sample, Failure> {
         Sample::of(&self.generate(prompt, args.max_tokens).await?)
     }
-}
-
-/// Text of about the length asked for in the tokens of this model, and after which it has much to say.
-///
-/// End-of-text cannot be forbidden without another sampler in the way, so several beginnings are tried.
-async fn calibrated_prompt(side: &Side, args: &SplitArgs) -> Result<String, Failure> {
-    let passage: Vec<&str> = PASSAGE.split_whitespace().collect();
-    let passage_tokens = side.generate(PASSAGE, 1).await?.finished.prompt_tokens.max(1);
-    let words = (passage.len() * args.prompt_tokens as usize / passage_tokens as usize).max(1);
-    let mut best = (0, String::new());
-    for attempt in 0..PROMPT_ATTEMPTS {
-        let start = attempt * passage.len() / PROMPT_ATTEMPTS;
-        let text: Vec<&str> = passage.iter().copied().cycle().skip(start).take(words).collect();
-        let text = text.join(" ");
-        let tokens = side.generate(&text, args.max_tokens).await?.finished.completion_tokens;
-        if tokens > best.0 {
-            best = (tokens, text);
-        }
-        if best.0 >= args.max_tokens {
-            break;
-        }
-    }
-    Ok(best.1)
 }
