@@ -24,7 +24,7 @@ mod wire;
 pub(crate) use bus::{Change, RequestFacts};
 pub use bus::{EventBus, EventFigures, EventOptions};
 pub use clock::EventClock;
-pub use event::{EndObserver, Lifecycle, LifecycleEvent, RequestEnd, RequestTrace};
+pub use event::{EndObserver, Lifecycle, LifecycleEvent, Operation, RequestEnd, RequestTrace};
 pub use filter::{Content, EventFilter, MAX_FILTER_VALUES};
 pub(crate) use receipt::digest_of;
 pub use receipt::{Receipt, ReceiptEnd};

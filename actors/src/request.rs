@@ -9,5 +9,5 @@ pub mod machine;
 pub mod text;
 
 pub(crate) use actor::{LaneDesk, RequestStart, id_taken, spawn_request};
-pub(crate) use events::RequestEvents;
+pub(crate) use events::{Arrival, RequestEvents};
 pub use handle::{RequestHandle, RequestOptions};

@@ -4,6 +4,7 @@ mod file;
 mod secret;
 
 use std::{
+    env::VarError,
     net::{Ipv4Addr, SocketAddr},
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -134,11 +135,20 @@ struct TextSettings {
 }
 
 impl TextSettings {
-    fn from_environment() -> Self {
-        Self {
-            name: std::env::var(environment::NAME).ok(),
-            api_key: std::env::var(environment::API_KEY).ok(),
-        }
+    fn from_environment() -> Result<Self, NodeError> {
+        Ok(Self {
+            name: variable(environment::NAME)?,
+            api_key: variable(environment::API_KEY)?,
+        })
+    }
+}
+
+/// A variable's text. One that is no text must not count as unset: the node would run without its key.
+fn variable(name: &str) -> Result<Option<String>, NodeError> {
+    match std::env::var(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(NodeError::Config(format!("{name} is not UTF-8; set it to text"))),
     }
 }
 
@@ -191,7 +201,7 @@ impl NodeConfig {
         }))
         .merge(ConfigFile::read(&file)?)
         .merge(environment)
-        .merge(Serialized::defaults(TextSettings::from_environment()))
+        .merge(Serialized::defaults(TextSettings::from_environment()?))
         .merge(Serialized::defaults(&overrides));
         if overrides.no_exact {
             figment = figment.merge(("exact", false));

@@ -12,6 +12,7 @@ use mesh_actors::{
     directory::Directory,
     events::{EndObserver, EventBus},
     host::{HostEnvironment, StageRegistry},
+    ports::telemetry::Telemetry,
     root::RootHandle,
 };
 use mesh_engine::{LlamaLoader, LlamaVocabularyLoader};
@@ -170,7 +171,7 @@ impl Node {
             links: Arc::new(peers.clone()),
             registry: registry.clone(),
             events: events.clone(),
-            telemetry: recorder,
+            telemetry: recorder.clone(),
             root: root.clone(),
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
@@ -235,7 +236,12 @@ impl Node {
             issuer,
             end_node: end_node.clone(),
         });
-        let gateway = Gateway::new(gateway_options(&config, &data)?, inference, administration, lifecycles);
+        let gateway = Gateway::new(
+            gateway_options(&config, &data, recorder.clone())?,
+            inference,
+            administration,
+            lifecycles,
+        );
         let facts = NodeFacts {
             name,
             id: id.to_string(),
@@ -414,9 +420,14 @@ fn sink_options(config: &NodeConfig, data: &DataDir, name: &str) -> SinkOptions 
     }
 }
 
-fn gateway_options(config: &NodeConfig, data: &DataDir) -> Result<GatewayOptions, NodeError> {
+fn gateway_options(
+    config: &NodeConfig,
+    data: &DataDir,
+    telemetry: Arc<dyn Telemetry>,
+) -> Result<GatewayOptions, NodeError> {
     let secret = |text: &str| Secret::new(text).map_err(|error| NodeError::Config(error.to_string()));
     let mut options = GatewayOptions::new(secret(&data.token)?);
+    options.telemetry = telemetry;
     options.session_header = config.session_header()?;
     options.api_key = config.api_key.as_ref().map(|key| secret(&key.0)).transpose()?;
     Ok(options)

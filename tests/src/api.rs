@@ -197,6 +197,16 @@ impl Api {
         Ok(client.subscribe(self.authorized(request)?).await?.into_inner())
     }
 
+    /// The same through an HTTP/2 window of its smallest usual size, so that not reading soon holds up the node's side.
+    pub async fn subscribe_narrowly(&self, request: SubscribeRequest) -> Result<Streaming<SubscribeResponse>> {
+        let window = 1 << 16;
+        let channel = Channel::from_shared(self.grpc.clone())?
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window);
+        let mut client = LifecycleServiceClient::new(channel.connect().await?);
+        Ok(client.subscribe(self.authorized(request)?).await?.into_inner())
+    }
+
     /// Open requests of the whole mesh and, if asked for, the last ended ones.
     pub async fn requests(&self, include_ended: bool) -> Result<ListRequestsResponse> {
         let mut client = LifecycleServiceClient::new(self.channel().await?);

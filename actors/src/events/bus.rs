@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     EventClock,
-    event::{EndObserver, Lifecycle, LifecycleEvent, RequestEnd, RequestTrace},
+    event::{EndObserver, Lifecycle, LifecycleEvent, Operation, RequestEnd, RequestTrace},
     filter::{Content, EventFilter},
     kept::KeptReceipts,
     open::{OpenRequest, OpenRequests},
@@ -65,6 +65,7 @@ impl Default for EventOptions {
 pub struct RequestFacts {
     pub request: RequestId,
     pub deployment: Arc<str>,
+    pub operation: Operation,
     pub agent_session: Option<AgentSession>,
     pub attempt: u32,
     pub arrived: Instant,
@@ -364,6 +365,7 @@ impl EventBus {
         let ended = RequestEnd {
             request: facts.request,
             deployment: &facts.deployment,
+            operation: facts.operation,
             trace: facts.trace,
             arrived: self.shared.clock.at(facts.arrived),
             ended: self.shared.clock.now(),
@@ -385,8 +387,9 @@ impl EventBus {
         kind: impl FnOnce() -> Lifecycle,
         terminal: Option<&Lifecycle>,
     ) {
-        let now = Instant::now();
         let mut state = self.shared.lock();
+        // Read under the lock: times are in the order of the numbers.
+        let now = Instant::now();
         state.sequence += 1;
         let node_sequence = state.sequence;
         let listening = state.is_listening(now, self.shared.options.linger);

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::SystemTime};
 
-use mesh_proto::{AgentSession, LaneId, MeshError, RequestId, SessionId, TraceContext, v1::EventKind};
+use mesh_proto::{
+    AgentSession, LaneId, MeshError, RequestId, SessionId, TraceContext,
+    v1::{EventKind, GenerateRequest, generate_request::Prompt},
+};
 
 use super::receipt::Receipt;
 
@@ -117,6 +120,25 @@ pub struct LifecycleEvent {
     pub kind: Lifecycle,
 }
 
+/// What a client asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// A turn in a conversation.
+    Chat,
+    /// More of a text, or of token ids.
+    Completion,
+}
+
+impl Operation {
+    /// By the form of its prompt.
+    pub fn of(request: &GenerateRequest) -> Self {
+        match request.prompt {
+            Some(Prompt::Chat(_)) => Self::Chat,
+            _ => Self::Completion,
+        }
+    }
+}
+
 /// The trace that a request belongs to, if it is traced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestTrace {
@@ -133,6 +155,8 @@ pub struct RequestEnd<'a> {
     pub request: RequestId,
     /// Deployment.
     pub deployment: &'a str,
+    /// What was asked for.
+    pub operation: Operation,
     /// Trace.
     pub trace: Option<RequestTrace>,
     /// Arrival at the head.

@@ -22,6 +22,7 @@ fn facts(number: u128) -> Arc<RequestFacts> {
     Arc::new(RequestFacts {
         request: RequestId(uuid::Uuid::from_u128(number)),
         deployment: "d".into(),
+        operation: Operation::Chat,
         agent_session: None,
         attempt: 1,
         arrived: Instant::now(),

@@ -20,10 +20,10 @@ use super::{
 use crate::{
     policy::{ActorKind, on_failure},
     ports::{
-        inference::{Caller, Generation},
+        inference::Generation,
         link::{CreditGrant, LinkFrame},
     },
-    request::{LaneDesk, RequestEvents, RequestHandle, RequestOptions, RequestStart, id_taken, spawn_request},
+    request::{Arrival, LaneDesk, RequestEvents, RequestHandle, RequestOptions, RequestStart, id_taken, spawn_request},
     stage::{StageHandle, StageNotice},
 };
 
@@ -41,9 +41,8 @@ pub struct HeadOptions {
 
 pub(crate) enum HeadMessage {
     Generate {
-        id: RequestId,
+        arrival: Arrival,
         request: Box<GenerateRequest>,
-        caller: Caller,
         place: OwnedSemaphorePermit,
         reply: oneshot::Sender<Result<Generation, MeshError>>,
     },
@@ -123,16 +122,14 @@ impl Actor for HeadActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             HeadMessage::Generate {
-                id,
+                arrival,
                 request,
-                caller,
                 place,
                 reply,
             } => {
                 let start = RequestStart {
-                    id,
+                    arrival,
                     request,
-                    caller,
                     place,
                     reply,
                 };
@@ -182,9 +179,9 @@ impl Actor for HeadActor {
 
 impl State {
     async fn start(&mut self, start: RequestStart, myself: ActorRef<HeadMessage>) {
-        let id = start.id;
+        let id = start.arrival.id;
         if let Some(error) = self.shared.ended.get() {
-            RequestEvents::refused(&self.shared.options, id, &start.caller, error);
+            RequestEvents::refused(&self.shared.options, &start.arrival, error);
             let _ = start.reply.send(Err(error.clone()));
             return;
         }

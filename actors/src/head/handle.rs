@@ -14,11 +14,12 @@ use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::{WAITING_LIMIT, actor::HeadMessage};
 use crate::{
+    events::Operation,
     ports::{
         inference::{Caller, Generation},
         link::{CreditGrant, FrameSink, LinkFrame},
     },
-    request::{RequestEvents, RequestOptions},
+    request::{Arrival, RequestEvents, RequestOptions},
 };
 
 /// Requests end as soon as their actors are scheduled, preparing ones when the tokenizer returns.
@@ -42,8 +43,8 @@ pub(super) struct HeadShared {
 }
 
 impl HeadShared {
-    fn refuse(&self, id: RequestId, caller: &Caller, error: MeshError) -> MeshError {
-        RequestEvents::refused(&self.options, id, caller, &error);
+    fn refuse(&self, arrival: &Arrival, error: MeshError) -> MeshError {
+        RequestEvents::refused(&self.options, arrival, &error);
         error
     }
 
@@ -65,26 +66,29 @@ impl HeadHandle {
     ///
     /// Whatever refuses a request before its first token: queue full, too long, template, not ready.
     pub async fn generate(&self, request: GenerateRequest, caller: Caller) -> Result<Generation, MeshError> {
-        let id = request.request_id.parse().unwrap_or_else(|_| RequestId::random());
+        let arrival = Arrival {
+            id: request.request_id.parse().unwrap_or_else(|_| RequestId::random()),
+            operation: Operation::of(&request),
+            caller,
+        };
         if let Some(error) = self.shared.ended.get() {
-            return Err(self.shared.refuse(id, &caller, error.clone()));
+            return Err(self.shared.refuse(&arrival, error.clone()));
         }
         let Ok(place) = self.shared.places.clone().try_acquire_owned() else {
             let message = format!("all lanes are taken and {WAITING_LIMIT} requests wait; try again later");
             return Err(self
                 .shared
-                .refuse(id, &caller, MeshError::new(ErrorCode::QueueFull, message)));
+                .refuse(&arrival, MeshError::new(ErrorCode::QueueFull, message)));
         };
         let (reply, admitted) = oneshot::channel();
         let message = HeadMessage::Generate {
-            id,
+            arrival: arrival.clone(),
             request: Box::new(request),
-            caller: caller.clone(),
             place,
             reply,
         };
         if self.actor.cast(message).is_err() {
-            return Err(self.shared.refuse(id, &caller, self.shared.gone()));
+            return Err(self.shared.refuse(&arrival, self.shared.gone()));
         }
         admitted.await.unwrap_or_else(|_| Err(self.shared.gone()))
     }

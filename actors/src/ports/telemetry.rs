@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use mesh_proto::TraceContext;
+use mesh_proto::{ErrorCode, TraceContext};
 
 use crate::events::RequestTrace;
 
@@ -51,6 +51,8 @@ pub struct LinkSend<'a> {
 pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
     /// A request arrives: its place in a trace, if it is to be traced.
     fn begin(&self, parent: Option<TraceContext>) -> Option<RequestTrace>;
+    /// A gateway refused a call.
+    fn refused(&self, code: ErrorCode);
     /// A stage has computed a batch.
     fn forward(&self, forward: &StageForward<'_>);
     /// A frame was sent.
@@ -65,6 +67,8 @@ impl Telemetry for NoTelemetry {
     fn begin(&self, _: Option<TraceContext>) -> Option<RequestTrace> {
         None
     }
+
+    fn refused(&self, _: ErrorCode) {}
 
     fn forward(&self, _: &StageForward<'_>) {}
 

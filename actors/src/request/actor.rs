@@ -20,25 +20,20 @@ use tokio::{
 use super::{
     RequestHandle, RequestOptions,
     clock::RequestClock,
-    events::RequestEvents,
+    events::{Arrival, RequestEvents},
     journal::{JournalReader, JournalWriter, journal},
     machine::{Effect, Input, RequestMachine, RequestPlan},
 };
 use crate::{
     head::HeadMessage,
-    ports::{
-        inference::{Caller, Generation},
-        link::LaneOpen,
-        vocabulary::Vocabulary,
-    },
+    ports::{inference::Generation, link::LaneOpen, vocabulary::Vocabulary},
     stage::StageHandle,
 };
 
 /// A request that was let in.
 pub struct RequestStart {
-    pub id: RequestId,
+    pub arrival: Arrival,
     pub request: Box<GenerateRequest>,
-    pub caller: Caller,
     /// Its place among those that run or wait; given back when the actor ends.
     pub place: OwnedSemaphorePermit,
     pub reply: oneshot::Sender<Result<Generation, MeshError>>,
@@ -65,14 +60,14 @@ pub async fn spawn_request(
     head: ActorCell,
 ) -> Result<RequestHandle, MeshError> {
     let RequestStart {
-        id,
+        arrival,
         mut request,
-        caller,
         place,
         reply,
     } = start;
+    let id = arrival.id;
     let arrived = Instant::now();
-    let Some(mut events) = RequestEvents::queued(options, id, &caller, arrived) else {
+    let Some(mut events) = RequestEvents::queued(options, &arrival, arrived) else {
         let _ = reply.send(Err(id_taken(id)));
         return Err(id_taken(id));
     };

@@ -9,12 +9,20 @@ use mesh_proto::{
 
 use super::{RequestOptions, clock::RequestClock};
 use crate::{
-    events::{Change, EventBus, Lifecycle, Receipt, ReceiptEnd, RequestFacts, RequestTrace, digest_of},
+    events::{Change, EventBus, Lifecycle, Operation, Receipt, ReceiptEnd, RequestFacts, RequestTrace, digest_of},
     ports::inference::Caller,
 };
 
 /// Attempt number of a request that was never recovered.
 const FIRST_ATTEMPT: u32 = 1;
+
+/// What is known of a request when it comes, beside what it asks.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    pub id: RequestId,
+    pub operation: Operation,
+    pub caller: Caller,
+}
 
 /// Events of one request. Dropped before the terminal, it tells one: a request whose actor panicked or was killed has
 /// its end too.
@@ -48,9 +56,16 @@ impl Drop for RequestEvents {
 
 impl RequestEvents {
     /// It arrived: `Queued`. `None` if a request of this id is open on this node.
-    pub fn queued(options: &RequestOptions, request: RequestId, caller: &Caller, arrived: Instant) -> Option<Self> {
+    pub fn queued(options: &RequestOptions, arrival: &Arrival, arrived: Instant) -> Option<Self> {
+        let Arrival {
+            id: request,
+            operation,
+            caller,
+        } = arrival;
+        let request = *request;
         let facts = Arc::new(RequestFacts {
             request,
+            operation: *operation,
             deployment: options.deployment.clone(),
             agent_session: caller.agent_session.clone(),
             attempt: FIRST_ATTEMPT,
@@ -73,8 +88,8 @@ impl RequestEvents {
     }
 
     /// A request that is refused at once.
-    pub fn refused(options: &RequestOptions, request: RequestId, caller: &Caller, error: &MeshError) {
-        if let Some(mut events) = Self::queued(options, request, caller, Instant::now()) {
+    pub fn refused(options: &RequestOptions, arrival: &Arrival, error: &MeshError) {
+        if let Some(mut events) = Self::queued(options, arrival, Instant::now()) {
             events.rejected(error.clone());
         }
     }

@@ -3,6 +3,7 @@
 use std::{any::Any, sync::Arc};
 
 use axum::Router;
+use mesh_actors::ports::telemetry::Telemetry;
 use mesh_proto::{
     DESCRIPTORS, MeshError, RequestId,
     v1::{
@@ -97,13 +98,14 @@ impl Health {
 /// One call of an allowed caller, with its id.
 struct Call {
     id: RequestId,
+    telemetry: Arc<dyn Telemetry>,
 }
 
 impl Call {
     /// Of any caller who may use inference.
     fn of_user<T>(shared: &Shared, request: &Request<T>) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let call = Self::new(request.metadata());
+        let call = Self::new(shared, request.metadata());
         shared.access.user(headers).map_err(|error| call.refuse(error))?;
         Ok(call)
     }
@@ -111,13 +113,14 @@ impl Call {
     /// Of a caller with the administration token.
     fn of_admin<T>(shared: &Shared, request: &Request<T>) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let call = Self::new(request.metadata());
+        let call = Self::new(shared, request.metadata());
         shared.access.admin(headers).map_err(|error| call.refuse(error))?;
         Ok(call)
     }
 
-    fn new(metadata: &MetadataMap) -> Self {
+    fn new(shared: &Shared, metadata: &MetadataMap) -> Self {
         Self {
+            telemetry: shared.options.telemetry.clone(),
             id: request_id::keep_or_make(metadata.get(request_id::HEADER).map(|id| id.as_bytes())),
         }
     }
@@ -129,8 +132,9 @@ impl Call {
         response
     }
 
-    /// The error as a status, with the id.
+    /// The error as a status, with the id; counted.
     fn refuse(&self, error: MeshError) -> Status {
+        self.telemetry.refused(error.code);
         let mut status = Status::from(error);
         self.mark(status.metadata_mut());
         status

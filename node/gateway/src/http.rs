@@ -11,7 +11,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::Request,
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn_with_state,
     routing::{MethodRouter, get, post},
 };
 use mesh_proto::{ErrorCode, MeshError};
@@ -55,10 +55,10 @@ pub(crate) fn router(shared: Arc<Shared>, more: Router) -> Router {
     open.merge(keyed)
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_route)
-        .with_state(shared)
+        .with_state(shared.clone())
         .layer(CatchPanicLayer::custom(error::panicked))
         .layer(layers::cors())
-        .layer(from_fn(layers::request_id))
+        .layer(from_fn_with_state(shared, layers::request_id))
 }
 
 /// The route with and without a trailing slash.

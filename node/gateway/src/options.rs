@@ -1,6 +1,8 @@
 //! Settings of a gateway.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
+
+use mesh_actors::ports::telemetry::{NoTelemetry, Telemetry};
 
 use crate::{identity::SessionHeader, secret::Secret};
 
@@ -28,6 +30,8 @@ pub struct GatewayOptions {
     pub admin_token: Secret,
     /// The header that carries agent sessions; `None` (the default): there are none.
     pub session_header: Option<SessionHeader>,
+    /// Hears of refused calls.
+    pub telemetry: Arc<dyn Telemetry>,
     /// Largest HTTP body in bytes, 413 above (default 8 MiB). Also the largest gRPC message.
     pub body_limit: usize,
     /// Time for a whole HTTP body to arrive, 408 afterwards (default 30 s).
@@ -47,6 +51,7 @@ impl GatewayOptions {
             api_key: None,
             admin_token,
             session_header: None,
+            telemetry: Arc::new(NoTelemetry),
             body_limit: BODY_LIMIT,
             body_timeout: BODY_TIMEOUT,
             ping_interval: PING_INTERVAL,

@@ -320,6 +320,7 @@ fn end(sink: &ReceiptSink, receipt: &Arc<Receipt>) {
     let kind = Lifecycle::Finished(receipt.clone());
     sink.observer().ended(&RequestEnd {
         request: receipt.request,
+        operation: mesh_actors::events::Operation::Chat,
         deployment: "d",
         trace: None,
         arrived: receipt.arrived,

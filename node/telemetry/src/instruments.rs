@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use mesh_actors::{
-    events::{Lifecycle, Receipt, ReceiptEnd, RequestEnd},
+    events::{Lifecycle, Operation, Receipt, ReceiptEnd, RequestEnd},
     ports::telemetry::{LinkSend, StageForward},
 };
+use mesh_proto::ErrorCode;
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Gauge, Histogram, Meter},
@@ -13,7 +14,7 @@ use opentelemetry::{
 
 use crate::{
     names::{SERVICE, attribute, metric},
-    spans::finish_reason,
+    spans::{self, finish_reason},
 };
 
 /// From a decode step of a small model on one machine to a request of minutes.
@@ -35,6 +36,7 @@ pub(crate) struct Instruments {
     queue_wait: Histogram<f64>,
     tokens: Counter<u64>,
     ended: Counter<u64>,
+    refused: Counter<u64>,
     rows: Histogram<u64>,
     lanes: Histogram<u64>,
     forward: Histogram<f64>,
@@ -69,6 +71,11 @@ impl Instruments {
                 "{request}",
                 "Requests that ended, per outcome and cause.",
             ),
+            refused: counter(
+                metric::REFUSED,
+                "{request}",
+                "Calls that the gateway refused, per cause.",
+            ),
             rows: counts(metric::BATCH_ROWS, "{row}", "Rows in a batch of a stage."),
             lanes: counts(metric::BATCH_LANES, "{lane}", "Lanes in a batch of a stage."),
             forward: seconds(metric::STAGE_FORWARD, "Time of a batch in the engine of a stage."),
@@ -84,6 +91,11 @@ impl Instruments {
                 .with_description("Round trip of the link of a stage.")
                 .build(),
         }
+    }
+
+    /// A gateway refused a call.
+    pub fn refused(&self, code: ErrorCode) {
+        self.refused.add(1, &[KeyValue::new(attribute::CAUSE, code.name())]);
     }
 
     /// A batch was computed.
@@ -114,25 +126,25 @@ impl Instruments {
             KeyValue::new(attribute::CAUSE, cause),
         ];
         self.ended.add(1, &labels);
-        let mut labels = gen_ai(model.clone()).to_vec();
+        let mut labels = gen_ai(end.operation, model.clone()).to_vec();
         if outcome != "finished" {
             labels.push(KeyValue::new(attribute::ERROR_TYPE, cause));
         }
         let took = end.ended.duration_since(end.arrived).unwrap_or_default();
         self.duration.record(took.as_secs_f64(), &labels);
         if let Some(receipt) = end.kind.receipt() {
-            self.received(receipt, model);
+            self.received(receipt, end.operation, model);
         }
     }
 
-    fn received(&self, receipt: &Receipt, model: KeyValue) {
+    fn received(&self, receipt: &Receipt, operation: Operation, model: KeyValue) {
         let deployment = KeyValue::new(attribute::DEPLOYMENT, receipt.deployment.to_string());
         let token = |kind: &'static str| [deployment.clone(), KeyValue::new(attribute::TOKEN_TYPE, kind)];
         self.tokens.add(u64::from(receipt.prompt_tokens), &token("input"));
         self.tokens.add(receipt.generated.len() as u64, &token("output"));
         let queued = seconds(receipt.timings.queued_us);
         self.queue_wait.record(queued, std::slice::from_ref(&deployment));
-        let labels = gen_ai(model);
+        let labels = gen_ai(operation, model);
         let (Some(first), Some(last)) = (receipt.token_us.first(), receipt.token_us.last()) else {
             return;
         };
@@ -149,9 +161,9 @@ fn seconds(us: u64) -> f64 {
     us as f64 / 1e6
 }
 
-fn gen_ai(model: KeyValue) -> [KeyValue; 3] {
+fn gen_ai(operation: Operation, model: KeyValue) -> [KeyValue; 3] {
     [
-        KeyValue::new(attribute::OPERATION, attribute::OPERATION_VALUE),
+        KeyValue::new(attribute::OPERATION, spans::operation(operation)),
         KeyValue::new(attribute::PROVIDER, SERVICE),
         model,
     ]

@@ -24,10 +24,12 @@ pub mod span {
 pub mod attribute {
     /// Deployment that was asked for.
     pub const MODEL: &str = "gen_ai.request.model";
-    /// [`OPERATION_VALUE`].
+    /// [`CHAT`] or [`TEXT_COMPLETION`].
     pub const OPERATION: &str = "gen_ai.operation.name";
-    /// What a head does, whatever the API it was asked through: it completes a text.
-    pub const OPERATION_VALUE: &str = "text_completion";
+    /// A turn in a conversation.
+    pub const CHAT: &str = "chat";
+    /// More of a text.
+    pub const TEXT_COMPLETION: &str = "text_completion";
     /// [`super::SERVICE`].
     pub const PROVIDER: &str = "gen_ai.provider.name";
     /// Why generation ended.
@@ -90,6 +92,8 @@ pub mod metric {
     pub const REQUESTS_ENDED: &str = "mesh.requests.ended";
     /// Requests that have not ended.
     pub const REQUESTS_OPEN: &str = "mesh.requests.open";
+    /// Calls that a gateway refused, per error code: before a deployment was chosen there is no event for them.
+    pub const REFUSED: &str = "mesh.gateway.refused";
     /// From arrival to a lane, s.
     pub const QUEUE_WAIT: &str = "mesh.queue.wait";
     /// Requests that wait for a lane.

@@ -6,7 +6,7 @@ use mesh_actors::{
     events::{EndObserver, EventClock, RequestEnd, RequestTrace},
     ports::telemetry::{LinkSend, StageForward, Telemetry},
 };
-use mesh_proto::TraceContext;
+use mesh_proto::{ErrorCode, TraceContext};
 
 use crate::{
     instruments::Instruments,
@@ -45,6 +45,10 @@ impl Telemetry for Recorder {
         sampler
             .takes(&own.trace_id, parent)
             .then_some(RequestTrace { own, parent })
+    }
+
+    fn refused(&self, code: ErrorCode) {
+        self.instruments.refused(code);
     }
 
     fn forward(&self, forward: &StageForward<'_>) {

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use mesh_actors::{
-    events::{Lifecycle, Receipt, RequestEnd, RequestTrace},
+    events::{Lifecycle, Operation, Receipt, RequestEnd, RequestTrace},
     ports::telemetry::{LinkSend, StageForward},
 };
 use mesh_proto::{MeshError, TraceContext, v1::FinishReason};
@@ -31,7 +31,7 @@ pub(crate) fn child_of(parent: Option<TraceContext>) -> TraceContext {
 /// `mesh.request`.
 pub(crate) fn request(end: &RequestEnd<'_>, trace: RequestTrace) -> SpanData {
     let mut attributes = vec![
-        KeyValue::new(attribute::OPERATION, attribute::OPERATION_VALUE),
+        KeyValue::new(attribute::OPERATION, operation(end.operation)),
         KeyValue::new(attribute::PROVIDER, SERVICE),
         KeyValue::new(attribute::MODEL, end.deployment.to_owned()),
         KeyValue::new(attribute::RESPONSE_ID, end.request.to_string()),
@@ -83,6 +83,14 @@ fn of_receipt(receipt: &Receipt) -> Vec<KeyValue> {
 
 fn ms(us: u64) -> f64 {
     us as f64 / 1e3
+}
+
+/// As the semantic conventions spell it.
+pub(crate) fn operation(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Chat => attribute::CHAT,
+        Operation::Completion => attribute::TEXT_COMPLETION,
+    }
 }
 
 /// As OpenAI's API spells it.

@@ -235,20 +235,21 @@ async fn a_subscriber_that_reads_again_is_told_exactly_how_much_it_missed() -> R
     let (code, _, err) = mesh.command(0, &["serve", "built-in", "--name", "psalm"]).await?;
     assert_eq!(code, 0, "{err}");
     let api = mesh.api(0);
-    let mut stalled = api.subscribe(SubscribeRequest::default()).await?;
+    let mut stalled = api.subscribe_narrowly(SubscribeRequest::default()).await?;
     let Response::Snapshot(snapshot) = next(&mut stalled).await? else {
         panic!("no snapshot");
     };
+    const ANSWERS: u64 = 16;
     let mut position = snapshot.position.context("no position")?.sequence;
     let long = ChatCall::greedy("psalm", "Tell me all.")
         .with("max_tokens", json!(480))
         .with("logit_bias", json!({"2": -100, "0": -100}));
     // Each event takes some hundred bytes: these fill the window of HTTP/2 and then that of the node many times over.
-    for _ in 0..8 {
+    for _ in 0..ANSWERS {
         api.chat(&long).await?;
     }
     let (mut dropped, mut finished) = (0, 0);
-    while finished == 0 || position < 8 * 480 {
+    while finished == 0 || position < ANSWERS * 480 {
         match next(&mut stalled).await? {
             Response::Event(event) => {
                 position += 1;

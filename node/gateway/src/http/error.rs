@@ -96,6 +96,7 @@ impl IntoResponse for HttpError {
 fn respond(error: &MeshError) -> Response {
     let status = StatusCode::from_u16(error.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, Json(ErrorBody::from(error))).into_response();
+    response.extensions_mut().insert(error.code);
     let headers = response.headers_mut();
     match status {
         StatusCode::TOO_MANY_REQUESTS => _ = headers.insert(header::RETRY_AFTER, RETRY_QUEUE),

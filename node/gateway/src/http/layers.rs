@@ -8,6 +8,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
+use mesh_proto::ErrorCode;
 use tower_http::cors::{AllowHeaders, AllowMethods, Any, CorsLayer};
 
 use super::{body, error::HttpError};
@@ -32,8 +33,8 @@ pub(super) fn cors() -> CorsLayer {
         .max_age(PREFLIGHT_CACHE)
 }
 
-/// Gives the request its id, as an extension, and returns it with whatever is answered.
-pub(super) async fn request_id(mut request: Request, next: Next) -> Response {
+/// Gives the request its id, as an extension, and returns it with whatever is answered; refusals are counted.
+pub(super) async fn request_id(State(shared): State<Arc<Shared>>, mut request: Request, next: Next) -> Response {
     let id = request_id::keep_or_make(request.headers().get(REQUEST_ID).map(HeaderValue::as_bytes));
     request.extensions_mut().insert(id);
     let trace = identity::trace(request.headers());
@@ -47,6 +48,9 @@ pub(super) async fn request_id(mut request: Request, next: Next) -> Response {
         status = response.status().as_u16(),
         "answered"
     );
+    if let Some(code) = response.extensions().get::<ErrorCode>() {
+        shared.options.telemetry.refused(*code);
+    }
     if let Ok(value) = HeaderValue::try_from(id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
