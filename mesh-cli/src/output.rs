@@ -44,7 +44,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_while_read(text).map(drop)
 }
 
-/// As [`print`], for what has no end of its own: `false` if the reader has read enough.
+/// As [`print()`], for what has no end of its own: `false` if the reader has read enough.
 pub(crate) fn print_while_read(text: &str) -> Result<bool, Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -91,11 +91,14 @@ impl StageMeter {
     }
 }
 
+/// The traced occupation of a lane.
+type Traced = Option<(SessionId, TraceContext)>;
+
 /// Which lanes belong to traced requests. An entry stays when its session is over, until the lane's next one: the
 /// link may still have to send its last rows. Its session tells it from the next.
 #[derive(Debug)]
 struct LaneTraces {
-    lanes: Mutex<Box<[Option<(SessionId, TraceContext)>]>>,
+    lanes: Mutex<Box<[Traced]>>,
     /// Some request was traced since the start: without one, no lock is taken.
     used: AtomicBool,
 }

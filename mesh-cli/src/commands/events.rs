@@ -118,10 +118,10 @@ pub(crate) async fn run(args: EventsArgs) -> Result<(), Failure> {
 async fn follow(client: &Client, args: &EventsArgs) -> Result<(), Failure> {
     let mut notices = client.lifecycle().subscribe(args.subscription()).await?.into_inner();
     while let Some(notice) = notices.message().await? {
-        if let Some(view) = NoticeView::new(notice, args.tokens, args.text) {
-            if !print(&view, args.output)? {
-                return Ok(());
-            }
+        if let Some(view) = NoticeView::new(notice, args.tokens, args.text)
+            && !print(&view, args.output)?
+        {
+            return Ok(());
         }
     }
     output::note("mesh: the node stops; no more events come from it");

@@ -40,7 +40,7 @@ fn observe_lanes(meter: &Meter, registry: &Arc<StageRegistry>) {
                 observer.observe(u64::from(figure(&lanes)), &[label]);
             }
         });
-        drop(look.build());
+        let _ = look.build();
     };
     gauge(metric::LANES_USED, "{lane}", "Lanes held by requests.", |lanes| {
         lanes.used
@@ -63,7 +63,7 @@ fn observe_events(meter: &Meter, events: &EventBus) {
         let look = counter
             .with_description(about)
             .with_callback(move |observer| observer.observe(figure(&events.figures()), &[]));
-        drop(look.build());
+        let _ = look.build();
     };
     counter(metric::EVENTS, "Lifecycle events.", |figures| figures.events);
     counter(
@@ -75,7 +75,7 @@ fn observe_events(meter: &Meter, events: &EventBus) {
         let events = events.clone();
         let gauge = meter.u64_observable_gauge(name).with_unit(unit).with_description(about);
         let look = gauge.with_callback(move |observer| observer.observe(figure(&events.figures()) as u64, &[]));
-        drop(look.build());
+        let _ = look.build();
     };
     gauge(
         metric::SUBSCRIBERS,
@@ -97,7 +97,7 @@ fn observe_fate(meter: &Meter, fate: &Arc<Fate>) {
     let look = spans
         .with_description("Spans that the collector took.")
         .with_callback(move |observer| observer.observe(exported.exported.load(Ordering::Relaxed), &[]));
-    drop(look.build());
+    let _ = look.build();
     let fate = fate.clone();
     let dropped = meter.u64_observable_counter(metric::DROPPED).with_unit("{item}");
     let look = dropped
@@ -115,5 +115,5 @@ fn observe_fate(meter: &Meter, fate: &Arc<Fate>) {
                 );
             }
         });
-    drop(look.build());
+    let _ = look.build();
 }
