@@ -6,7 +6,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt as _, future::join_all, stream};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::join_all,
+    stream::{self, FuturesUnordered},
+};
 use mesh_actors::{
     events::{EventBus, Subscription},
     host::StageRegistry,
@@ -25,7 +29,8 @@ use tokio::{
     task::{AbortHandle, JoinSet},
 };
 
-/// Notices of other nodes that wait for one subscriber. What does not fit stays in the window of its node.
+/// Notices of other nodes that wait for one subscriber. When it is full, the subscription to that node ends until there
+/// is room, so that nothing piles up on connections that others use.
 const MERGE_QUEUE: usize = 256;
 
 /// Subscribers of the whole mesh at once: each takes a control stream to every other node, of the 1,024 that a member
@@ -125,18 +130,21 @@ impl MeshLifecycles {
         ask: impl Fn(NodeId) -> F,
     ) -> Result<T, MeshError> {
         let others = self.others();
-        let answers = join_all(others.iter().map(|(node, _)| ask(*node))).await;
+        let mut answers: FuturesUnordered<_> = others
+            .iter()
+            .map(|(node, name)| ask(*node).map(move |answer| (answer, name.as_str())))
+            .collect();
         let mut silent = Vec::new();
-        for (answer, (_, name)) in answers.into_iter().zip(&others) {
+        while let Some((answer, name)) = answers.next().await {
             match answer {
                 Ok(found) => return Ok(found),
                 Err(error) if error.code == ErrorCode::NotFound => {}
-                Err(_) => silent.push(name.as_str()),
+                Err(_) => silent.push(name),
             }
         }
         let mut message = format!("request {id} is not known; receipts are kept for the last 1,024 requests of a node");
         if !silent.is_empty() {
-            message = format!("{message}; {} did not answer", silent.join(", "));
+            message = format!("{message}; {} could not say", silent.join(", "));
         }
         Err(MeshError::new(ErrorCode::NotFound, message))
     }
@@ -153,8 +161,7 @@ impl Lifecycles for MeshLifecycles {
 
     async fn requests(&self, request: ListRequestsRequest) -> Result<ListRequestsResponse, MeshError> {
         let whole_mesh = scope(request.scope)? == Scope::Mesh;
-        let mut requests = self.events.requests(request.include_ended);
-        requests.retain(|known| request.deployments.is_empty() || request.deployments.contains(&known.deployment));
+        let mut requests = self.events.requests(&request);
         let mut missing = Vec::new();
         if whole_mesh {
             let others = self.others();
@@ -171,7 +178,7 @@ impl Lifecycles for MeshLifecycles {
     }
 
     async fn receipt(&self, request: GetReceiptRequest) -> Result<Receipt, MeshError> {
-        let id = parse(&request.request_id)?;
+        let id = RequestId::asked(&request.request_id)?;
         if let Some(receipt) = self.events.receipt(id) {
             return Ok(receipt.to_message(self.events.node(), request.include_token_ids));
         }
@@ -180,7 +187,7 @@ impl Lifecycles for MeshLifecycles {
     }
 
     async fn cancel(&self, request: CancelRequestRequest) -> Result<(), MeshError> {
-        let id = parse(&request.request_id)?;
+        let id = RequestId::asked(&request.request_id)?;
         let deployment = self.events.deployment_of(id);
         if let Some(head) = deployment.and_then(|deployment| self.registry.head(&deployment)) {
             head.cancel(id);
@@ -190,7 +197,9 @@ impl Lifecycles for MeshLifecycles {
             .await
     }
 
-    fn close(&self) {
+    async fn close(&self) {
+        let error = MeshError::new(ErrorCode::Draining, "the node of this request stops; send it again");
+        join_all(self.registry.heads().iter().map(|head| head.drain(error.clone()))).await;
         self.events.close();
     }
 }
@@ -250,11 +259,6 @@ async fn follow_members(
 fn scope(number: i32) -> Result<Scope, MeshError> {
     Scope::try_from(number)
         .map_err(|_| MeshError::invalid("scope", format!("{number} is no scope; use SCOPE_NODE or SCOPE_MESH")))
-}
-
-fn parse(id: &str) -> Result<RequestId, MeshError> {
-    id.parse()
-        .map_err(|error| MeshError::invalid("request_id", format!("{error}; take it from `x-request-id`")))
 }
 
 /// A cursor without this node's position was made elsewhere.

@@ -36,7 +36,7 @@ pub use chain::ChainKey;
 pub use export::{ExportedLine, export};
 pub use policy::ReceiptPolicy;
 pub use record::{Content, Record};
-pub use sink::{ReceiptFigures, ReceiptSink};
+pub use sink::ReceiptSink;
 pub use verify::{Fault, Verified, verify};
 pub use view::{ReceiptView, TimingsView};
 

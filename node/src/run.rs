@@ -156,6 +156,7 @@ impl Node {
         telemetry.observe(&Sources {
             events: events.clone(),
             registry: registry.clone(),
+            receipts: parts.receipts.as_ref().map(ReceiptSink::figures),
         });
         let metrics = telemetry.routes();
         parts.telemetry = Some(telemetry);

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use uuid::Uuid;
 
+use crate::MeshError;
+
 /// Identity of a node: the public key of its QUIC endpoint. Written as 64 hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub [u8; 32]);
@@ -51,6 +53,16 @@ impl RequestId {
     /// A new random id.
     pub fn random() -> Self {
         Self(Uuid::new_v4())
+    }
+
+    /// The id in the field `request_id` of a question.
+    ///
+    /// # Errors
+    ///
+    /// `invalid_request`, naming the field.
+    pub fn asked(text: &str) -> Result<Self, MeshError> {
+        text.parse()
+            .map_err(|error| MeshError::invalid("request_id", format!("{error}; take it from `x-request-id`")))
     }
 }
 

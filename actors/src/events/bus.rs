@@ -13,7 +13,7 @@ use std::{
 
 use mesh_proto::{
     AgentSession, ErrorCode, MeshError, RequestId, SessionId,
-    v1::{Cursor, RequestState, RequestSummary, SubscribeRequest},
+    v1::{Cursor, ListRequestsRequest, RequestState, RequestSummary, SubscribeRequest},
 };
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -156,14 +156,11 @@ impl State {
         self.dropped = self.dropped.saturating_add(events);
     }
 
-    pub(super) fn summaries(&self, node: &str, now: Instant) -> Vec<RequestSummary> {
-        let mut open: Vec<_> = self.open.values().collect();
+    /// Copies of the open requests, oldest first: they are put into words without the lock.
+    fn open_now(&self) -> Vec<OpenRequest> {
+        let mut open: Vec<_> = self.open.values().cloned().collect();
         open.sort_by_key(|request| request.facts.arrived);
-        let summary = |request: &OpenRequest| RequestSummary {
-            node: node.to_owned(),
-            ..request.summary(now)
-        };
-        open.into_iter().map(summary).collect()
+        open
     }
 
     /// Whether the next event is built; notices when nobody has come back for long enough.
@@ -252,11 +249,14 @@ impl EventBus {
         state.quiet = None;
         state.listening = true;
         let open = match start {
-            Start::Now => state.summaries(&self.shared.node, Instant::now()),
+            Start::Now => state.open_now(),
             Start::After { .. } => Vec::new(),
         };
         let after = state.sequence;
         drop(state);
+        let now = Instant::now();
+        let open = open.iter().map(|request| request.summary(&self.shared.node, now));
+        let open = open.collect();
         Ok(Subscription::new(
             self.shared.clone(),
             newest,
@@ -292,14 +292,21 @@ impl EventBus {
         })
     }
 
-    /// Requests that have not ended, oldest first; with `ended`, before them those whose receipts are kept.
-    pub fn requests(&self, ended: bool) -> Vec<RequestSummary> {
+    /// Requests that have not ended, oldest first; if asked for, before them those whose receipts are kept.
+    pub fn requests(&self, asked: &ListRequestsRequest) -> Vec<RequestSummary> {
         let state = self.shared.lock();
-        let mut all = Vec::new();
-        if ended {
-            all.extend(state.kept.iter().map(|receipt| receipt.summary(&self.shared.node)));
-        }
-        all.extend(state.summaries(&self.shared.node, Instant::now()));
+        let ended: Vec<Arc<Receipt>> = if asked.include_ended {
+            state.kept.iter().cloned().collect()
+        } else {
+            Vec::new()
+        };
+        let open = state.open_now();
+        drop(state);
+        let now = Instant::now();
+        let ended = ended.iter().map(|receipt| receipt.summary(&self.shared.node));
+        let open = open.iter().map(|request| request.summary(&self.shared.node, now));
+        let mut all: Vec<RequestSummary> = ended.chain(open).collect();
+        all.retain(|request| asked.deployments.is_empty() || asked.deployments.contains(&request.deployment));
         all
     }
 

@@ -41,7 +41,7 @@ pub enum Lifecycle {
     },
     /// The normal end.
     Finished(Arc<Receipt>),
-    /// Any other end after `Started`, with a receipt, or a cancellation before it.
+    /// Any other end: after `Started`, with a receipt; before it, by cancellation or with the deployment.
     Aborted {
         /// Why.
         error: MeshError,

@@ -10,7 +10,7 @@ use mesh_proto::{
 use super::bus::RequestFacts;
 
 /// One open request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct OpenRequest {
     pub facts: Arc<RequestFacts>,
     /// Of its newest event.
@@ -22,12 +22,12 @@ pub struct OpenRequest {
 }
 
 impl OpenRequest {
-    /// As clients see it; the node is filled in by the bus.
-    pub fn summary(&self, now: Instant) -> RequestSummary {
+    /// As clients see it.
+    pub fn summary(&self, node: &str, now: Instant) -> RequestSummary {
         let age = now.saturating_duration_since(self.facts.arrived);
         RequestSummary {
             request_id: self.facts.request.to_string(),
-            node: String::new(),
+            node: node.to_owned(),
             deployment: self.facts.deployment.to_string(),
             session_id: self.session.map(|session| session.to_string()).unwrap_or_default(),
             agent_session: self

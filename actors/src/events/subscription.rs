@@ -10,7 +10,7 @@ use std::{
 use mesh_proto::v1::RequestSummary;
 use tokio::{
     sync::watch,
-    time::{sleep_until, timeout},
+    time::{sleep_until, timeout_at},
 };
 
 use super::{
@@ -73,6 +73,8 @@ pub struct Subscription {
     resuming: bool,
     first: VecDeque<Notice>,
     batch: VecDeque<Arc<LifecycleEvent>>,
+    /// When silence has lasted long enough, whatever was filtered meanwhile.
+    heartbeat_due: tokio::time::Instant,
     /// When it may be woken again.
     next_wake: tokio::time::Instant,
 }
@@ -117,7 +119,9 @@ impl Subscription {
                 sequence
             }
         };
+        let now = tokio::time::Instant::now();
         Self {
+            heartbeat_due: now + shared.options.heartbeat,
             shared,
             newest,
             filter,
@@ -126,7 +130,7 @@ impl Subscription {
             resuming: start != Start::Now,
             first,
             batch: VecDeque::new(),
-            next_wake: tokio::time::Instant::now(),
+            next_wake: now,
         }
     }
 
@@ -156,18 +160,25 @@ impl Subscription {
     /// The next notice; `None` when the node stops and everything was told. Loses nothing when dropped before it
     /// resolves.
     pub async fn next(&mut self) -> Option<Notice> {
-        let heartbeat: Duration = self.shared.options.heartbeat;
         loop {
             if let Some(notice) = self.ready() {
-                return Some(notice);
+                return Some(self.told(notice));
             }
             if self.shared.closing.is_cancelled() {
                 return None;
             }
-            if timeout(heartbeat, self.woken()).await.is_err() {
-                return Some(Notice::Heartbeat);
+            let due = self.heartbeat_due;
+            if timeout_at(due, self.woken()).await.is_err() {
+                // What came at the same moment goes first.
+                let notice = self.ready().unwrap_or(Notice::Heartbeat);
+                return Some(self.told(notice));
             }
         }
+    }
+
+    fn told(&mut self, notice: Notice) -> Notice {
+        self.heartbeat_due = tokio::time::Instant::now() + self.shared.options.heartbeat;
+        notice
     }
 
     /// There is something new, and the pace allows to look; or the node stops.

@@ -233,6 +233,18 @@ async fn silence_is_broken_by_heartbeats_that_pass_over_what_is_filtered() {
     assert!(matches!(subscription.next().await, Some(Notice::Snapshot(_))));
     assert_eq!(subscription.next().await, Some(Notice::Heartbeat));
     assert_eq!(subscription.position(), 2);
+    // Events that are filtered do not put it off.
+    let busy = async {
+        for total in 2.. {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            commit(&bus, &open, total);
+        }
+    };
+    tokio::select! {
+        notice = subscription.next() => assert_eq!(notice, Some(Notice::Heartbeat)),
+        () = busy => {}
+    }
+    assert!(subscription.position() > 2);
 }
 
 /// Keeps the terminals it hears of.

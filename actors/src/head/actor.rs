@@ -219,6 +219,7 @@ impl State {
         }
         match frame {
             LinkFrame::Returned { spans, engine_ns } => {
+                let engine_ns: Arc<[u64]> = engine_ns.into();
                 for (span, tokens) in spans {
                     if let Some(handle) = self.holder(span.lane, span.session) {
                         handle.returned(

@@ -116,6 +116,12 @@ impl HeadHandle {
 
     /// Ends every request with this error, then the head's actor.
     pub async fn finish(&self, error: MeshError) {
+        self.drain(error).await;
+        self.actor.stop(None);
+    }
+
+    /// Ends every request with this error and waits until all have; new ones are refused with it.
+    pub async fn drain(&self, error: MeshError) {
         self.end(error);
         // A request gives its place back when its actor has ended.
         let all = (self.lanes().total as usize + WAITING_LIMIT) as u32;
@@ -123,7 +129,6 @@ impl HeadHandle {
         if idle.is_err() {
             tracing::error!(deployment = %self.shared.options.deployment, "requests did not end in time");
         }
-        self.actor.stop(None);
     }
 }
 

@@ -120,6 +120,12 @@ impl StageRegistry {
             .and_then(|(_, entry)| entry.head.clone())
     }
 
+    /// All heads on this node.
+    pub fn heads(&self) -> Vec<HeadHandle> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        entries.values().filter_map(|entry| entry.head.clone()).collect()
+    }
+
     /// Lanes of the deployments whose heads are on this node and take requests.
     pub fn lanes(&self) -> Vec<(String, Lanes)> {
         let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);

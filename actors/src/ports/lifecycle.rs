@@ -28,6 +28,7 @@ pub trait Lifecycles: Send + Sync + 'static {
     async fn receipt(&self, request: GetReceiptRequest) -> Result<Receipt, MeshError>;
     /// Cancels a request on any node.
     async fn cancel(&self, request: CancelRequestRequest) -> Result<(), MeshError>;
-    /// The node stops: subscriptions end when they have told what there is.
-    fn close(&self);
+    /// The node stops: requests that still run here, for clients of other nodes, end with an error, and subscriptions
+    /// when they have told what there is.
+    async fn close(&self);
 }

@@ -1,4 +1,4 @@
-//! Traces and measurements of the data plane. The adapter to OpenTelemetry is in `mesh-node`.
+//! Traces and measurements of the data plane. The adapter to OpenTelemetry is `mesh-telemetry`.
 
 use std::{
     fmt,

@@ -49,7 +49,7 @@ pub struct LaneDesk {
 pub enum RequestMessage {
     Prepare(Box<GenerateRequest>),
     Input(Input),
-    Returned { input: Input, engine_ns: Vec<u64> },
+    Returned { input: Input, engine_ns: Arc<[u64]> },
 }
 
 /// Starts the actor of a request under its head.
@@ -207,7 +207,12 @@ impl State {
         match effect {
             Effect::Admit { prompt_tokens } => self.admit(prompt_tokens),
             Effect::Refuse(error) => {
-                self.events.rejected(error.clone());
+                // Nobody refused what its client gave up.
+                if error.code == ErrorCode::Cancelled {
+                    self.events.aborted(error.clone(), self.clock.timings());
+                } else {
+                    self.events.rejected(error.clone());
+                }
                 if let Some((reply, _)) = self.admission.take() {
                     let _ = reply.send(Err(error));
                 }

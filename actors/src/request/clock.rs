@@ -1,6 +1,9 @@
 //! Where the time of a request goes.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use mesh_proto::v1::RequestTimings;
 
@@ -14,7 +17,7 @@ pub struct RequestClock {
     engine_ns: Vec<u64>,
     engine_steps: u32,
     /// Of the newest step.
-    step_ns: Vec<u64>,
+    step_ns: Arc<[u64]>,
 }
 
 impl RequestClock {
@@ -26,7 +29,7 @@ impl RequestClock {
             prefilled: None,
             engine_ns: Vec::new(),
             engine_steps: 0,
-            step_ns: Vec::new(),
+            step_ns: Arc::default(),
         }
     }
 
@@ -45,10 +48,10 @@ impl RequestClock {
     }
 
     /// A step came back. Engine time counts after the first token: it is what decoding is compared with.
-    pub fn step(&mut self, stages_ns: Vec<u64>) {
+    pub fn step(&mut self, stages_ns: Arc<[u64]>) {
         if self.prefilled.is_some() {
             self.engine_ns.resize(self.engine_ns.len().max(stages_ns.len()), 0);
-            for (sum, ns) in self.engine_ns.iter_mut().zip(&stages_ns) {
+            for (sum, ns) in self.engine_ns.iter_mut().zip(stages_ns.iter()) {
                 *sum = sum.saturating_add(*ns);
             }
             self.engine_steps += 1;

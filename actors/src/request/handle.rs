@@ -41,7 +41,7 @@ impl RequestHandle {
     }
 
     /// Rows of it came back; `engine_ns` is the engine time of each stage for their batch.
-    pub fn returned(&self, session: SessionId, pos_start: u32, rows: u32, tokens: Vec<u32>, engine_ns: Vec<u64>) {
+    pub fn returned(&self, session: SessionId, pos_start: u32, rows: u32, tokens: Vec<u32>, engine_ns: Arc<[u64]>) {
         let input = Input::Returned {
             session,
             pos_start,

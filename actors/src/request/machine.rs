@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! Preparing ──Prepared──▶ Waiting ──Granted──▶ Running ──┬─ end of generation, stop string, budget ─▶ Ended (Finished)
-//!     │                      │                    │      └─ Break, LaneFailed, Cancel ─────────────▶ Ended (Aborted)
-//!     └── refused ──▶ Ended (Rejected)  ◀─────────┘ Break or Cancel while waiting
+//!     │                      │                           └─ Break, LaneFailed, Cancel ─────────────▶ Ended (Aborted)
+//!     │                      └── Break, Cancel ────────────────────────────────────────────────────▶ Ended (Aborted)
+//!     └── refused, Break ──▶ Ended (Rejected);  Cancel ──▶ Ended (Aborted)
 //! ```
 //!
 //! Everything that comes back carries the session of the lane's occupation; anything of another session is ignored.

@@ -122,7 +122,7 @@ impl Lifecycles for Nothing {
     async fn cancel(&self, _: v1::CancelRequestRequest) -> Result<(), MeshError> {
         not_here()
     }
-    fn close(&self) {}
+    async fn close(&self) {}
 }
 
 #[tokio::main]

@@ -106,7 +106,7 @@ impl Gateway {
         shutdown.cancelled().await;
         self.shared.admission.drain();
         self.shared.admission.drained(self.shared.options.drain_deadline).await;
-        // Subscribers have heard of every request that drained; now they end.
-        self.shared.lifecycles.close();
+        // Subscribers hear of every request to its end; then they end.
+        self.shared.lifecycles.close().await;
     }
 }

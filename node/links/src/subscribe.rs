@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use iroh::endpoint::{RecvStream, SendStream};
 use mesh_proto::{
-    MeshError, NodeId,
+    ErrorCode, MeshError, NodeId,
     v1::{
-        CancelRequestRequest, Cursor, GetReceiptRequest, ListRequestsRequest, NodePosition, Receipt, RequestSummary,
-        SubscribeRequest, SubscribeResponse, subscribe_response::Response,
+        CancelRequestRequest, Cursor, Gap, GetReceiptRequest, ListRequestsRequest, NodePosition, Receipt,
+        RequestSummary, SubscribeRequest, SubscribeResponse, subscribe_response::Response,
     },
     wire::{LifecycleReply, SubscribeReply, control_request::Request, lifecycle_reply::Reply, subscribe_reply},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::timeout,
+};
 
 use crate::{
     error::{protocol, too_late},
@@ -54,10 +57,22 @@ impl Peers {
         mut request: SubscribeRequest,
         notices: &mpsc::Sender<SubscribeResponse>,
     ) {
-        let mut pause = Pause::new();
+        let (mut pause, mut told) = (Pause::new(), false);
         loop {
-            match self.copy_notices(node, &mut request, notices, &mut pause).await {
-                Ok(()) => {}
+            let ended = self.copy_notices(node, &mut request, notices, &mut pause).await;
+            match ended {
+                Ok(Copied::Behind) => continue,
+                Ok(Copied::Ended) => told = false,
+                Err(error) if error.code == ErrorCode::InvalidRequest && request.cursor.is_some() => {
+                    // The filters were found good: it is the cursor. What lies between it and now is unknown.
+                    for gap in request.cursor.take().into_iter().flat_map(gaps) {
+                        let _ = notices.send(gap).await;
+                    }
+                    continue;
+                }
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::warn!(%node, %error, "a subscriber does not hear of the requests of a node");
+                }
                 Err(error) => tracing::debug!(%node, %error, "requests of a node cannot be followed"),
             }
             if notices.is_closed() {
@@ -73,19 +88,26 @@ impl Peers {
         request: &mut SubscribeRequest,
         notices: &mpsc::Sender<SubscribeResponse>,
         pause: &mut Pause,
-    ) -> Result<(), MeshError> {
+    ) -> Result<Copied, MeshError> {
         let mut remote = self.subscribe(node, request.clone()).await?;
         while let Some(response) = remote.next().await? {
             pause.reset();
-            let seen = position(&response);
-            if notices.send(response).await.is_err() {
-                return Ok(());
-            }
-            if let Some(seen) = seen {
-                request.cursor = Some(Cursor { positions: vec![seen] });
+            advance(&mut request.cursor, &response);
+            match notices.try_send(response) {
+                Ok(()) => {}
+                Err(TrySendError::Closed(_)) => return Ok(Copied::Ended),
+                Err(TrySendError::Full(response)) => {
+                    // What is not read stays charged to the connection that generations share: give it back, and come
+                    // again from here when the subscriber reads.
+                    drop(remote);
+                    return Ok(match notices.send(response).await {
+                        Ok(()) => Copied::Behind,
+                        Err(_) => Copied::Ended,
+                    });
+                }
             }
         }
-        Ok(())
+        Ok(Copied::Ended)
     }
 
     async fn subscribe(&self, node: NodeId, request: SubscribeRequest) -> Result<RemoteNotices, MeshError> {
@@ -136,16 +158,54 @@ impl Peers {
     }
 }
 
-/// How far the subscriber of a node is with this notice.
-fn position(response: &SubscribeResponse) -> Option<NodePosition> {
-    match response.response.as_ref()? {
-        Response::Event(event) => Some(NodePosition {
+/// Why copying stopped.
+enum Copied {
+    /// The subscriber does not read fast enough.
+    Behind,
+    /// The node stops, or the subscriber has gone.
+    Ended,
+}
+
+/// Moves the cursor behind a notice.
+fn advance(cursor: &mut Option<Cursor>, response: &SubscribeResponse) {
+    let known = || cursor.as_ref()?.positions.first().cloned();
+    let position = match &response.response {
+        Some(Response::Event(event)) => Some(NodePosition {
             node: event.node.clone(),
             run: event.node_run,
             sequence: event.node_sequence,
         }),
-        Response::Snapshot(snapshot) => snapshot.position.clone(),
-        Response::Heartbeat(heartbeat) => heartbeat.cursor.as_ref()?.positions.first().cloned(),
-        Response::Gap(_) | Response::Lagged(_) => None,
+        Some(Response::Snapshot(snapshot)) => snapshot.position.clone(),
+        Some(Response::Heartbeat(heartbeat)) => {
+            let told = heartbeat.cursor.as_ref();
+            told.and_then(|cursor| cursor.positions.first().cloned())
+        }
+        Some(Response::Gap(gap)) if gap.to > 0 => Some(NodePosition {
+            node: gap.node.clone(),
+            run: gap.run,
+            sequence: gap.to,
+        }),
+        Some(Response::Lagged(lagged)) => known().map(|known| NodePosition {
+            sequence: known.sequence.saturating_add(lagged.dropped),
+            ..known
+        }),
+        Some(Response::Gap(_)) | None => None,
+    };
+    if let Some(position) = position {
+        *cursor = Some(Cursor {
+            positions: vec![position],
+        });
     }
+}
+
+/// Everything after a cursor is missing.
+fn gaps(cursor: Cursor) -> impl Iterator<Item = SubscribeResponse> {
+    cursor.positions.into_iter().map(|position| SubscribeResponse {
+        response: Some(Response::Gap(Gap {
+            node: position.node,
+            run: position.run,
+            from: position.sequence.saturating_add(1),
+            to: 0,
+        })),
+    })
 }

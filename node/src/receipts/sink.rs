@@ -12,6 +12,7 @@ use std::{
 };
 
 use mesh_actors::events::{EndObserver, Receipt, RequestEnd};
+use mesh_telemetry::ReceiptFigures;
 use tokio::sync::oneshot;
 
 use super::{
@@ -51,17 +52,6 @@ pub(crate) struct SinkOptions {
     pub token_ids: bool,
 }
 
-/// Figures of the sink, for metrics.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ReceiptFigures {
-    /// Receipts in the files, since the start.
-    pub written: u64,
-    /// Receipts that did not fit in the queue or that the disk did not take.
-    pub lost: u64,
-    /// Writes that failed.
-    pub failures: u64,
-}
-
 /// The thread, and the way to it.
 #[derive(Debug)]
 pub struct ReceiptSink {
@@ -83,7 +73,6 @@ pub(super) struct Counters {
     pub(super) queued_bytes: AtomicUsize,
     written: AtomicU64,
     lost: AtomicU64,
-    failures: AtomicU64,
 }
 
 impl ReceiptSink {
@@ -116,6 +105,7 @@ impl ReceiptSink {
             options,
             reported: 0,
             failing: false,
+            appended: true,
             committed: Instant::now(),
         };
         let run = move || {
@@ -137,14 +127,13 @@ impl ReceiptSink {
         self.observer.clone()
     }
 
-    /// Figures for metrics.
-    pub fn figures(&self) -> ReceiptFigures {
-        let counters = &self.observer.counters;
-        ReceiptFigures {
+    /// Gives figures, for metrics.
+    pub fn figures(&self) -> Arc<dyn Fn() -> ReceiptFigures + Send + Sync> {
+        let counters = self.observer.counters.clone();
+        Arc::new(move || ReceiptFigures {
             written: counters.written.load(Relaxed),
             lost: counters.lost.load(Relaxed),
-            failures: counters.failures.load(Relaxed),
-        }
+        })
     }
 
     /// Has what is queued written, and ends the thread. A disk that does not answer in time is left alone.
@@ -204,8 +193,10 @@ struct Writer {
     options: SinkOptions,
     /// Lost receipts that the log tells of.
     reported: u64,
-    /// The last write failed: said once.
+    /// A write or a commit failed, and since then not both have worked: said once.
     failing: bool,
+    /// The last write worked.
+    appended: bool,
     committed: Instant,
 }
 
@@ -248,9 +239,11 @@ impl Writer {
                 self.reported = lost;
                 self.counters.written.fetch_add(written, Relaxed);
                 self.works_again(unreported);
+                self.appended = true;
             }
             Err(error) => {
                 self.counters.lost.fetch_add(written, Relaxed);
+                self.appended = false;
                 self.failed(&error);
             }
         }
@@ -266,23 +259,22 @@ impl Writer {
 
     fn commit(&mut self, sync: bool) {
         self.committed = Instant::now();
-        if let Err(error) = self.log.commit(sync) {
-            self.failed(&error);
+        match self.log.commit(sync) {
+            Ok(()) => self.failing &= !self.appended,
+            Err(error) => self.failed(&error),
         }
     }
 
     fn failed(&mut self, error: &std::io::Error) {
-        self.counters.failures.fetch_add(1, Relaxed);
         if !std::mem::replace(&mut self.failing, true) {
             let directory = directory::receipts_dir(Path::new(&self.options.data_dir));
-            tracing::error!(%error, directory = %directory.display(), "receipts cannot be written; they are counted, and lost until the disk takes them again");
+            tracing::error!(%error, directory = %directory.display(), "receipts cannot be written or made safe; what the disk does not take is counted");
         }
     }
 
     fn works_again(&mut self, lost: Option<u64>) {
         if let Some(lost) = lost {
             tracing::warn!(lost, "receipts are missing in the log, which says so");
-            self.failing = false;
         }
     }
 }

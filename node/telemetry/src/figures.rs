@@ -14,6 +14,15 @@ use crate::{
     queue::Fate,
 };
 
+/// Durable receipts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReceiptFigures {
+    /// In the files.
+    pub written: u64,
+    /// Those that did not fit in the queue, or that the disk did not take.
+    pub lost: u64,
+}
+
 /// Where figures come from.
 #[derive(Clone)]
 pub struct Sources {
@@ -21,13 +30,31 @@ pub struct Sources {
     pub events: EventBus,
     /// Stages on the node.
     pub registry: Arc<StageRegistry>,
+    /// Durable receipts, if they are kept.
+    pub receipts: Option<Arc<dyn Fn() -> ReceiptFigures + Send + Sync>>,
 }
 
 /// Makes the instruments; they last as long as the meter's provider.
 pub(crate) fn observe(meter: &Meter, sources: &Sources, fate: &Arc<Fate>) {
     observe_lanes(meter, &sources.registry);
     observe_events(meter, &sources.events);
+    observe_receipts(meter, sources);
     observe_fate(meter, fate);
+}
+
+fn observe_receipts(meter: &Meter, sources: &Sources) {
+    let Some(figures) = sources.receipts.clone() else {
+        return;
+    };
+    let counter = meter.u64_observable_counter(metric::RECEIPTS).with_unit("{receipt}");
+    let look = counter
+        .with_description("Durable receipts, written or lost.")
+        .with_callback(move |observer| {
+            let ReceiptFigures { written, lost } = figures();
+            observer.observe(written, &[KeyValue::new(attribute::OUTCOME, "written")]);
+            observer.observe(lost, &[KeyValue::new(attribute::OUTCOME, "lost")]);
+        });
+    let _ = look.build();
 }
 
 fn observe_lanes(meter: &Meter, registry: &Arc<StageRegistry>) {

@@ -23,6 +23,6 @@ mod settings;
 mod spans;
 
 pub use exporter::FLUSH_LIMIT;
-pub use figures::Sources;
+pub use figures::{ReceiptFigures, Sources};
 pub use node_telemetry::NodeTelemetry;
 pub use recorder::Recorder;

@@ -64,7 +64,7 @@ pub mod attribute {
     pub const LANES: &str = "mesh.batch.lanes";
     /// Activations of a frame, bytes.
     pub const BYTES: &str = "mesh.link.bytes";
-    /// `finished`, `aborted` or `rejected`.
+    /// `finished`, `aborted` or `rejected`; of durable receipts, `written` or `lost`.
     pub const OUTCOME: &str = "mesh.outcome";
     /// Finish reason or error code; for what telemetry dropped, why.
     pub const CAUSE: &str = "mesh.cause";
@@ -120,6 +120,8 @@ pub mod metric {
     pub const EVENTS_DROPPED: &str = "mesh.events.dropped";
     /// Subscribers to lifecycle events.
     pub const SUBSCRIBERS: &str = "mesh.events.subscribers";
+    /// Durable receipts: in the files, or lost to a full queue or a broken disk.
+    pub const RECEIPTS: &str = "mesh.receipts";
     /// Spans that a collector took.
     pub const SPANS_EXPORTED: &str = "mesh.telemetry.exported";
     /// Spans and metric exports that came to nothing, per cause.

@@ -31,6 +31,13 @@ async fn next_event(notices: &mut Streaming<SubscribeResponse>) -> Result<Lifecy
     }
 }
 
+/// To the limit of the context.
+fn endless() -> ChatCall {
+    ChatCall::greedy("psalm", "Tell me all.")
+        .with("max_tokens", json!(480))
+        .with("logit_bias", json!({"2": -100, "0": -100}))
+}
+
 fn short(question: &str) -> ChatCall {
     ChatCall::greedy("psalm", question).with("max_tokens", json!(8))
 }
@@ -241,12 +248,9 @@ async fn a_subscriber_that_reads_again_is_told_exactly_how_much_it_missed() -> R
     };
     const ANSWERS: u64 = 16;
     let mut position = snapshot.position.context("no position")?.sequence;
-    let long = ChatCall::greedy("psalm", "Tell me all.")
-        .with("max_tokens", json!(480))
-        .with("logit_bias", json!({"2": -100, "0": -100}));
     // Each event takes some hundred bytes: these fill the window of HTTP/2 and then that of the node many times over.
     for _ in 0..ANSWERS {
-        api.chat(&long).await?;
+        api.chat(&endless()).await?;
     }
     let (mut dropped, mut finished) = (0, 0);
     while finished == 0 || position < ANSWERS * 480 {
@@ -268,15 +272,84 @@ async fn a_subscriber_that_reads_again_is_told_exactly_how_much_it_missed() -> R
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscribers_that_never_read_do_not_hold_up_generations_over_the_same_connection() -> Result<()> {
+    let mesh = Processes::start(2).await?;
+    let (code, _, err) = mesh
+        .command(0, &["serve", "built-in", "--name", "psalm", "--stages", "a:0-8"])
+        .await?;
+    assert_eq!(code, 0, "{err}");
+    // Both the events and the text of node a reach node b over one connection, whose window is 64 MiB.
+    let api = mesh.api(1);
+    let everything = SubscribeRequest {
+        include_text: true,
+        include_token_ids: true,
+        scope: Scope::Mesh.into(),
+        ..SubscribeRequest::default()
+    };
+    let stalled = try_join_all((0..64).map(|_| api.subscribe_narrowly(everything.clone()))).await?;
+    for _ in 0..16 {
+        let answer = timeout(LIMIT, api.stream(&endless())).await.context("held up")??;
+        assert!(answer.done);
+    }
+    drop(stalled);
+    mesh.finish().await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_head_that_stops_tells_the_end_of_what_it_ran_for_other_nodes() -> Result<()> {
+    let mut mesh = Processes::start(2).await?;
+    let (code, _, err) = mesh
+        .command(0, &["serve", "built-in", "--name", "psalm", "--stages", "a:0-8"])
+        .await?;
+    assert_eq!(code, 0, "{err}");
+    let mut told = mesh
+        .api(1)
+        .subscribe(SubscribeRequest {
+            kinds: vec![EventKind::Aborted.into()],
+            scope: Scope::Mesh.into(),
+            ..SubscribeRequest::default()
+        })
+        .await?;
+    for _ in 0..2 {
+        assert!(matches!(next(&mut told).await?, Response::Snapshot(_)));
+    }
+    // A new one whenever the last has ended: one of them runs when the node stops.
+    let api = mesh.api(1);
+    let running = tokio::spawn(async move {
+        loop {
+            match api.stream(&endless()).await {
+                Ok(answer) if answer.done => {}
+                other => return other,
+            }
+        }
+    });
+    let api = mesh.api(1);
+    until("a request runs", LIMIT, || async {
+        let list = api.requests(false).await.ok()?;
+        list.requests.into_iter().find(|request| request.completion_tokens > 0)
+    })
+    .await;
+    mesh.signal(0, "-TERM").await?;
+    let event = next_event(&mut told).await?;
+    assert!(
+        matches!(&event.kind, Some(Kind::Aborted(aborted)) if aborted.reason == "draining"),
+        "{event:?}"
+    );
+    assert!(running.await??.error.is_some());
+    let status = timeout(LIMIT, mesh.wait(0))
+        .await
+        .context("it did not stop in time")??;
+    assert!(status.success(), "{status}");
+    mesh.finish().await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_are_listed_cancelled_and_accounted_for_from_any_node() -> Result<()> {
     let cluster = Cluster::start(2).await?;
     cluster.serve("built-in", "psalm", "a:0-4,b:4-8").await?;
     let (head, other) = (cluster.api(0), cluster.api(1));
-    let long = ChatCall::greedy("psalm", "Tell me all.")
-        .with("max_tokens", json!(480))
-        .with("logit_bias", json!({"2": -100, "0": -100}));
     let api = other.clone();
-    let running = tokio::spawn(async move { api.stream(&long).await });
+    let running = tokio::spawn(async move { api.stream(&endless()).await });
     let open = until("the request is listed", LIMIT, || async {
         let list = other.requests(true).await.ok()?;
         list.requests.into_iter().find(|request| request.completion_tokens > 0)

@@ -1,7 +1,7 @@
 //! `mesh status --watch`: the mesh as it is, drawn again when something happens.
 //!
 //! ```text
-//! Subscribe (commits, whole mesh) ──▶ Rates ──┐
+//! Subscribe (everything, whole mesh) ──▶ Rates ┐
 //!   each event wakes ──▶ GetStatus, ListRequests ──▶ WatchView ──▶ screen, block or JSON line
 //! ```
 

@@ -70,7 +70,10 @@ async fn complete(shared: Arc<Shared>, id: RequestId, request: Request, style: S
                 ping,
             })
         }
-        Streaming::Off => work.run(collect::respond(answer, generation)).await?,
+        Streaming::Off => {
+            let whole = work.run(collect::respond(answer, generation)).await;
+            whole.unwrap_or_else(HttpError::after_admission)
+        }
     };
     response.headers_mut().insert(layers::SEED_HEADER, seed);
     Ok(response)

@@ -69,6 +69,15 @@ impl HttpError {
     }
 }
 
+impl HttpError {
+    /// The response of a request that was admitted and failed later: it is not counted as refused.
+    pub(super) fn after_admission(error: MeshError) -> Response {
+        let mut response = respond(&error);
+        response.extensions_mut().remove::<ErrorCode>();
+        response
+    }
+}
+
 impl From<MeshError> for HttpError {
     fn from(error: MeshError) -> Self {
         Self::Mesh(error)

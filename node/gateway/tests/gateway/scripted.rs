@@ -237,7 +237,7 @@ impl Lifecycles for Told {
         Ok(())
     }
 
-    fn close(&self) {
+    async fn close(&self) {
         self.end.cancel();
     }
 }

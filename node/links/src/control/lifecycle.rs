@@ -51,23 +51,21 @@ async fn push(send: &mut SendStream, mut subscription: Subscription) -> Result<(
 
 /// Requests whose head is here.
 pub fn requests(asked: &ListRequestsRequest, events: &EventBus) -> LifecycleReply {
-    let mut requests = events.requests(asked.include_ended);
-    requests.retain(|request| asked.deployments.is_empty() || asked.deployments.contains(&request.deployment));
     reply(Ok(Reply::Requests(ListRequestsResponse {
-        requests,
+        requests: events.requests(asked),
         missing: Vec::new(),
     })))
 }
 
 /// The receipt of a request, if its head was here.
 pub fn receipt(asked: &GetReceiptRequest, events: &EventBus) -> LifecycleReply {
-    let found = parse(&asked.request_id).and_then(|id| events.receipt(id).ok_or_else(|| not_here(id)));
+    let found = RequestId::asked(&asked.request_id).and_then(|id| events.receipt(id).ok_or_else(|| not_here(id)));
     reply(found.map(|receipt| Reply::Receipt(receipt.to_message(events.node(), asked.include_token_ids))))
 }
 
 /// Cancels a request whose head is here.
 pub fn cancel(asked: &CancelRequestRequest, services: &ControlServices) -> LifecycleReply {
-    let cancelled = parse(&asked.request_id).and_then(|id| {
+    let cancelled = RequestId::asked(&asked.request_id).and_then(|id| {
         let deployment = services.events.deployment_of(id).ok_or_else(|| not_here(id))?;
         let head = services.registry.head(&deployment).ok_or_else(|| not_here(id))?;
         head.cancel(id);
@@ -80,11 +78,6 @@ fn reply(result: Result<Reply, MeshError>) -> LifecycleReply {
     LifecycleReply {
         reply: Some(result.unwrap_or_else(|error| Reply::Refused(error.into()))),
     }
-}
-
-fn parse(id: &str) -> Result<RequestId, MeshError> {
-    id.parse()
-        .map_err(|error| MeshError::invalid("request_id", format!("{error}; take it from `x-request-id`")))
 }
 
 fn not_here(id: RequestId) -> MeshError {
