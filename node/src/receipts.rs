@@ -16,7 +16,8 @@
 //! hash, keyed with what [`ChainKey`] derives from the node's secret key. Files are named after their first `seq`.
 //! `head.json` says how far the log has come, so that lines missing at the end show.
 //!
-//! It shows changes by whoever does not have the node's key. Whoever has it can write another log.
+//! It shows changes by whoever does not have the node's key. Whoever has it can write another log; and whoever kept an
+//! older `head.json` of this node can put it back and cut the lines after it, which does not show from here.
 
 mod chain;
 mod directory;
