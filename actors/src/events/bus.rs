@@ -423,7 +423,9 @@ impl EventBus {
         }
         if let Some(terminal) = terminal {
             state.open.remove(&request);
-            state.kept.extend(terminal.receipt().cloned());
+            if let Some(receipt) = terminal.receipt() {
+                state.kept.push(receipt.clone());
+            }
         }
         drop(state);
         if listening {

@@ -20,15 +20,8 @@ pub struct KeptReceipts {
 }
 
 impl KeptReceipts {
-    /// Adds what there is.
-    pub fn extend(&mut self, receipt: Option<Arc<Receipt>>) {
-        if let Some(receipt) = receipt {
-            self.push(receipt);
-        }
-    }
-
     /// Adds one and lets the oldest go that no longer fit.
-    fn push(&mut self, receipt: Arc<Receipt>) {
+    pub fn push(&mut self, receipt: Arc<Receipt>) {
         self.bytes += receipt.weight();
         self.receipts.push_back(receipt);
         while self.receipts.len() > MAX_RECEIPTS || self.bytes > MAX_BYTES {

@@ -7,7 +7,7 @@ use mesh_proto::{
     v1::{RequestState, RequestSummary},
 };
 
-use super::bus::RequestFacts;
+use super::{bus::RequestFacts, wire::text_of};
 
 /// One open request.
 #[derive(Debug, Clone)]
@@ -30,12 +30,7 @@ impl OpenRequest {
             node: node.to_owned(),
             deployment: self.facts.deployment.to_string(),
             session_id: self.session.map(|session| session.to_string()).unwrap_or_default(),
-            agent_session: self
-                .facts
-                .agent_session
-                .as_ref()
-                .map(|session| session.to_string())
-                .unwrap_or_default(),
+            agent_session: text_of(self.facts.agent_session.as_ref()),
             state: self.state.into(),
             sequence: self.sequence,
             attempt: self.facts.attempt,

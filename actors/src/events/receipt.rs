@@ -58,7 +58,7 @@ impl Receipt {
     }
 
     /// About what it takes in memory, bytes.
-    pub(super) fn weight(&self) -> usize {
+    pub fn weight(&self) -> usize {
         size_of::<Self>() + self.generated.capacity() * 4 + self.token_us.capacity() * 8
     }
 }

@@ -195,7 +195,7 @@ fn finish_name(reason: v1::FinishReason) -> &'static str {
     }
 }
 
-fn text_of(session: Option<&mesh_proto::AgentSession>) -> String {
+pub(super) fn text_of(session: Option<&mesh_proto::AgentSession>) -> String {
     session.map(ToString::to_string).unwrap_or_default()
 }
 

@@ -19,7 +19,7 @@ use super::{
     machine::{EngineDone, EngineJob},
     meter::StageMeter,
 };
-use crate::ports::engine::{EngineError, EngineLoader, MemoryFigures, StageEngine, StageLoad};
+use crate::ports::engine::{Batch, EngineError, EngineLoader, MemoryFigures, StageEngine, StageLoad};
 
 /// Places in the job queue: more than a stage machine ever has under way, so that sending never blocks.
 const JOB_QUEUE: usize = 8;
@@ -192,19 +192,28 @@ fn serve(
 ) {
     while let Ok(job) = queue.recv() {
         match perform(engine.as_mut(), job, board, meter) {
-            Ok(done) => reply(EngineReply::Done(done)),
+            Ok((done, computed)) => {
+                reply(EngineReply::Done(done));
+                // Behind the reply: the token does not wait for its measurement.
+                if let Some((batch, began, ended)) = computed {
+                    meter.computed(&batch, began, ended);
+                }
+            }
             Err(error) => return reply(EngineReply::Broken(error.into())),
         }
     }
 }
+
+/// A batch, and when the engine began and ended it.
+type Computed = (Batch, Instant, Instant);
 
 fn perform(
     engine: &mut dyn StageEngine,
     job: EngineJob,
     board: &CancelBoard,
     meter: &StageMeter,
-) -> Result<EngineDone, EngineError> {
-    Ok(match job {
+) -> Result<(EngineDone, Option<Computed>), EngineError> {
+    let done = match job {
         EngineJob::Open(open) => match engine.open(open.lane, open.session, &open.sampling) {
             Ok(()) => {
                 meter.opened(&open);
@@ -225,8 +234,8 @@ fn perform(
             let output = engine.forward(&batch, &|lane, session| board.is_cancelled(lane, session))?;
             let end = Instant::now();
             engine_ns.push(u64::try_from((end - start).as_nanos()).unwrap_or(u64::MAX));
-            meter.computed(&batch, start, end);
-            EngineDone::Computed { output, engine_ns }
+            return Ok((EngineDone::Computed { output, engine_ns }, Some((batch, start, end))));
         }
-    })
+    };
+    Ok((done, None))
 }

@@ -155,7 +155,7 @@ impl ReceiptObserver {
     }
 
     pub(super) fn is_queued(&self, receipt: &Arc<Receipt>) -> bool {
-        let bytes = weight(receipt);
+        let bytes = receipt.weight();
         if self.counters.queued_bytes.fetch_add(bytes, Relaxed) < QUEUE_BYTES {
             let queue = self.lock();
             if queue
@@ -178,11 +178,6 @@ impl EndObserver for ReceiptObserver {
             self.counters.lost.fetch_add(1, Relaxed);
         }
     }
-}
-
-/// About what a receipt holds in memory, bytes.
-fn weight(receipt: &Receipt) -> usize {
-    size_of::<Receipt>() + receipt.generated.capacity() * 4 + receipt.token_us.capacity() * 8
 }
 
 /// What the thread does.
@@ -220,7 +215,7 @@ impl Writer {
     fn write_batch(&mut self, first: Arc<Receipt>) {
         let mut batch = vec![first];
         batch.extend(self.receipts.try_iter().take(BATCH - 1));
-        let bytes = batch.iter().map(|receipt| weight(receipt)).sum();
+        let bytes = batch.iter().map(|receipt| receipt.weight()).sum();
         self.counters.queued_bytes.fetch_sub(bytes, Relaxed);
         self.write(batch);
     }

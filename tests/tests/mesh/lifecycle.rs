@@ -286,7 +286,7 @@ async fn subscribers_that_never_read_do_not_hold_up_generations_over_the_same_co
         scope: Scope::Mesh.into(),
         ..SubscribeRequest::default()
     };
-    let stalled = try_join_all((0..64).map(|_| api.subscribe_narrowly(everything.clone()))).await?;
+    let stalled = try_join_all((0..128).map(|_| api.subscribe_narrowly(everything.clone()))).await?;
     for _ in 0..16 {
         let answer = timeout(LIMIT, api.stream(&endless())).await.context("held up")??;
         assert!(answer.done);
