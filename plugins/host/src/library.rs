@@ -62,8 +62,8 @@ impl Library {
 
     /// Tells the plugin that a model is ready. May take as long as the plugin likes.
     ///
-    /// The plugin sees the tokenizer until this returns. `wake` may be called from now on, also if this fails, until the
-    /// instance is shut down, disconnected or dropped.
+    /// The plugin sees the tokenizer until this returns. `wake` may be called from within this call on, until the
+    /// instance is shut down, disconnected or dropped, or this fails.
     pub fn activate(
         &self,
         request: &ActivationRequest<'_>,
