@@ -14,6 +14,8 @@
 //! Every call is synchronous: it returns when the plugin does. A library stays loaded as long as the process, whatever
 //! happened to it, since a thread of it may run at any time. All unsafe code is below `raw`.
 
+#![deny(unsafe_code)]
+
 mod activation;
 mod argument;
 mod call_error;
@@ -29,6 +31,7 @@ mod instance;
 mod library;
 mod load_error;
 mod machine;
+#[allow(unsafe_code, reason = "the border to the plugins")]
 mod raw;
 mod text;
 mod tokenizer;

@@ -1,5 +1,6 @@
 //! Why a library is refused.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -87,8 +88,8 @@ pub enum LoadError {
     },
     /// The system refuses it.
     #[error(
-        "the system cannot load {}: {source}; install the libraries that it needs, or build it again on this machine",
-        path.display()
+        "the system cannot load {}: {}; install the libraries that it needs, or build it again on this machine",
+        path.display(), words(source)
     )]
     System {
         /// The path as given.
@@ -215,4 +216,11 @@ pub enum LoadError {
         /// The version, as far as it is text.
         shown: String,
     },
+}
+
+/// What the system's loader says is one level down.
+fn words(error: &libloading::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |source| source.to_string())
 }

@@ -164,9 +164,8 @@ impl Table {
         Some((status, operation))
     }
 
-    /// Resets the buffer first. Only what comes with `MESH_READY` stays in it.
+    /// The buffer is reset. Only what comes with `MESH_READY` stays in it.
     pub(crate) fn poll(&self, instance: Handle, operation: u64, buffer: &mut CandidateBuffer) -> Option<MeshStatus> {
-        buffer.reset();
         let poll = self.inner.poll_proposal?;
         let mut output = MeshProposalOutput {
             struct_size: pass::struct_size::<MeshProposalOutput>(),

@@ -128,6 +128,34 @@ fn a_library_that_the_system_cannot_load_is_refused() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn a_library_that_needs_what_is_not_there_is_refused_when_it_loads() {
+    let error = refused(&["FX_UNRESOLVED"]);
+    assert_refused!(error, LoadError::System { .. }, "nobody_has_this_function");
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_loaded_is_refused() {
+    let error = refused(&["FX_CHANGES_ITSELF"]);
+    assert_refused!(error, LoadError::Changed { .. }, "restart the node");
+}
+
+#[test]
+fn a_library_is_never_unloaded_even_if_it_is_refused() {
+    for (switches, loads) in [
+        (&["FX_TELLS_UNLOADING", "FX_NULL_TABLE"], false),
+        (&["FX_TELLS_UNLOADING", "FX_NO_ENTRY"], false),
+        (&["FX_TELLS_UNLOADING", "FX_CAPS=0"], true),
+    ] {
+        let fixture = Fixture::build(switches);
+        let library = fixture.load();
+        assert_eq!(library.is_ok(), loads);
+        drop(library);
+        assert!(!fixture.path.with_extension("so.unloaded").exists());
+    }
+}
+
+#[test]
 fn a_library_without_the_entry_function_is_refused() {
     assert_refused!(
         refused(&["FX_NO_ENTRY"]),
