@@ -151,6 +151,12 @@ fn the_plugin_reads_the_clock_of_its_deadlines() {
 }
 
 #[test]
+fn the_clock_runs_as_soon_as_a_plugin_is_loaded() {
+    let _library = Fixture::build(&[]).load().unwrap();
+    assert!(clock::ns_of(Instant::now()) > 0);
+}
+
+#[test]
 fn what_became_of_a_decision_is_told() {
     let (fixture, instance) = Fixture::active(&[]);
     instance.report(&OUTCOME).unwrap();

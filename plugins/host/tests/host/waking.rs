@@ -60,6 +60,28 @@ fn wakes_in_and_after_shutdown_go_nowhere() {
 }
 
 #[test]
+fn wakes_of_an_instance_that_was_dropped_go_nowhere() {
+    let fixture = Fixture::build(&["FX_WAKE_IN_BEGIN"]);
+    let library = fixture.load().unwrap();
+    let (wake, woken) = recorder();
+    drop(fixture.activate(&library, wake).unwrap());
+    assert_eq!(Arc::strong_count(&woken), 1, "the host kept the wake");
+    // The plugin still has the pointers of the first one.
+    let second = fixture.activate(&library, ignored()).unwrap();
+    second.begin(&START).unwrap();
+    assert!(woken.lock().unwrap().is_empty());
+    assert_eq!(fixture.log().len(), 1, "the plugin heard of the drop");
+}
+
+#[test]
+fn a_failed_activation_keeps_no_wake() {
+    let fixture = Fixture::build(&["FX_ACTIVATE=1"]);
+    let (wake, woken) = recorder();
+    fixture.activate(&fixture.load().unwrap(), wake).unwrap_err();
+    assert_eq!(Arc::strong_count(&woken), 1, "the host kept the wake");
+}
+
+#[test]
 fn wakes_of_an_instance_that_was_given_up_go_nowhere() {
     let fixture = Fixture::build(&["FX_WAKE_IN_BEGIN"]);
     let (wake, woken) = recorder();
