@@ -2,10 +2,11 @@
 
 use std::{env, error::Error, fs, path::PathBuf};
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 7] = [
     "mesh/v1/inference.proto",
     "mesh/v1/lifecycle.proto",
     "mesh/v1/node.proto",
+    "mesh/v1/plugin.proto",
     "mesh/v1/deployment.proto",
     "mesh/wire/v1/stage.proto",
     "mesh/wire/v1/control.proto",

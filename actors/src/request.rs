@@ -11,5 +11,6 @@ mod proposals;
 pub mod text;
 
 pub(crate) use actor::{LaneDesk, RequestStart, id_taken, spawn_request};
+pub use draft::MAX_CANDIDATES;
 pub(crate) use events::{Arrival, RequestEvents};
 pub use handle::{RequestHandle, RequestOptions};

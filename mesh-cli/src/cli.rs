@@ -47,6 +47,9 @@ pub(crate) enum Command {
     /// Read and check the receipts that a node keeps in its data directory
     #[command(subcommand)]
     Receipts(commands::receipts::ReceiptsCommand),
+    /// List and show the native plugins of a node
+    #[command(subcommand)]
+    Plugins(commands::plugins::PluginsCommand),
     /// Look at model files
     #[command(subcommand)]
     Models(commands::models::ModelsCommand),
@@ -68,6 +71,7 @@ impl Command {
             Self::Events(args) => commands::events::run(args).await,
             Self::Requests(command) => command.run().await,
             Self::Receipts(command) => command.run().await,
+            Self::Plugins(command) => command.run().await,
             Self::Models(command) => command.run().await,
             Self::Run(args) => commands::run::run(args).await,
             Self::Bench(command) => command.run().await,
@@ -119,6 +123,10 @@ mod tests {
             "mesh receipts verify --data-dir d",
             "mesh node start --receipts",
             "mesh node start --receipts=always --receipt-tokens",
+            "mesh node start --plugin /p.so --plugin-config c --plugin-state s --plugin-deadline 8ms --plugin-required",
+            "mesh node join TICKET --plugin /p.so --plugin /q.so",
+            "mesh plugins list --output json",
+            "mesh plugins show ngram-proposer --grpc 10.0.0.5:9471",
             "mesh models list",
             "mesh models inspect m.gguf --output json",
             "mesh run x hello --max-tokens 4 --temperature 0 --seed 7 --raw",

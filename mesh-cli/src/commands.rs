@@ -5,6 +5,7 @@ pub(crate) mod demo;
 pub(crate) mod events;
 pub(crate) mod models;
 pub(crate) mod node;
+pub(crate) mod plugins;
 pub(crate) mod receipts;
 pub(crate) mod requests;
 pub(crate) mod run;

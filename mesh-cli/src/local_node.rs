@@ -8,7 +8,9 @@ use mesh_node::{NodeConfig, NodeError, RunningNode};
 use crate::failure::{Exit, Failure};
 
 pub(crate) use mesh_node::{
-    BUILT_IN, ConfigOverrides, Node, default_data_dir, init_logging, llama_version, prepare_process,
+    BUILT_IN, ConfigOverrides, Node,
+    config::{FileDigest, PluginSetting, ProposalDeadline},
+    default_data_dir, init_logging, llama_version, prepare_process,
     receipts::{self, ReceiptPolicy},
 };
 

@@ -20,6 +20,8 @@ mod models_view;
 mod node_flags;
 mod output;
 mod path;
+mod plugin_flags;
+mod plugin_view;
 mod progress;
 mod request_view;
 mod screen;

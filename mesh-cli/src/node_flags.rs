@@ -8,6 +8,7 @@ use crate::{
     failure::Failure,
     local_node::{ConfigOverrides, ReceiptPolicy},
     path,
+    plugin_flags::PluginFlags,
 };
 
 /// Settings. What is not given comes from `MESH_*` variables, then the file, then the defaults.
@@ -59,6 +60,8 @@ pub(crate) struct NodeFlags {
     /// Listen off loopback without an API key: whoever reaches the port may generate
     #[arg(long)]
     insecure: bool,
+    #[command(flatten)]
+    plugins: PluginFlags,
     /// What is logged on stderr, such as info or warn,mesh_links=debug [default: info]
     #[arg(long, value_name = "FILTER")]
     log: Option<String>,
@@ -91,6 +94,7 @@ impl NodeFlags {
             receipt_tokens: self.receipt_tokens,
             insecure: self.insecure,
             log: self.log.clone(),
+            plugins: self.plugins.0.clone(),
         })
     }
 }

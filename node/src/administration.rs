@@ -13,12 +13,12 @@ use mesh_actors::{
 use mesh_links::{NodeEndpoint, Peers, TicketIssuer};
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
-    v1::{CreateTicketResponse, Deployment, GetStatusResponse, Node, ServeRequest},
+    v1::{CreateTicketResponse, Deployment, GetStatusResponse, Node, Plugin, ServeRequest},
     wire::DeploymentRoute,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{inference::MeshInference, members::MemberFile};
+use crate::{inference::MeshInference, members::MemberFile, plugins::Plugins};
 
 /// How long status waits for the lanes of a head elsewhere; without them it is shown all the same.
 const LANES_LIMIT: Duration = Duration::from_secs(1);
@@ -34,6 +34,7 @@ pub struct MeshAdministration {
     pub directory: Directory,
     pub owner: Owner,
     pub peers: Peers,
+    pub plugins: Plugins,
     /// `None` on the issuer.
     pub issuer: Option<NodeId>,
     /// Ends the node.
@@ -71,6 +72,10 @@ impl Administration for MeshAdministration {
 
     async fn nodes(&self) -> Result<Vec<Node>, MeshError> {
         Ok(self.membership.nodes().borrow().clone())
+    }
+
+    async fn plugins(&self) -> Result<Vec<Plugin>, MeshError> {
+        Ok(self.plugins.status())
     }
 
     async fn leave(&self) -> Result<(), MeshError> {

@@ -1,6 +1,7 @@
 //! Settings of a node: defaults, then the TOML file, then `MESH_*`, then flags; checked at the end.
 
 mod file;
+mod plugin;
 mod secret;
 
 use std::{
@@ -19,6 +20,7 @@ use mesh_gateway::SessionHeader;
 use serde::{Deserialize, Serialize};
 
 use file::ConfigFile;
+pub use plugin::{FileDigest, PluginSetting, ProposalDeadline};
 pub use secret::SecretSetting;
 
 use crate::{NodeError, data_dir::default_data_dir, environment, receipts::ReceiptPolicy};
@@ -70,6 +72,9 @@ pub struct NodeConfig {
     pub insecure: bool,
     /// Log filter.
     pub log: String,
+    /// Native plugins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<PluginSetting>,
 }
 
 /// What the command line says.
@@ -123,6 +128,9 @@ pub struct ConfigOverrides {
     /// See [`NodeConfig::log`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
+    /// See [`NodeConfig::plugins`]; any at all take the place of those in the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub plugins: Vec<PluginSetting>,
 }
 
 /// Settings whose variables are text even when they look like a number, and must not show in an error.
@@ -173,6 +181,7 @@ impl Default for NodeConfig {
             receipt_tokens: false,
             insecure: false,
             log: "info".to_owned(),
+            plugins: Vec::new(),
         }
     }
 }
@@ -235,6 +244,9 @@ impl NodeConfig {
             return refuse(format!("event_window is {}; use {least} to {most}", self.event_window));
         }
         self.session_header()?;
+        for plugin in &self.plugins {
+            plugin.check().map_err(NodeError::Config)?;
+        }
         let open = |address: &SocketAddr| !address.ip().is_loopback();
         if (open(&self.http) || open(&self.grpc)) && self.api_key.is_none() && !self.insecure {
             return refuse(format!(

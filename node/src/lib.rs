@@ -14,6 +14,7 @@ mod inference;
 mod lifecycle;
 mod members;
 mod parts;
+mod plugins;
 mod process;
 pub mod receipts;
 pub mod run;

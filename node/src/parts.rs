@@ -15,7 +15,7 @@ use mesh_links::{Followers, NodeEndpoint, Server, Ticket, take_back_join};
 use mesh_telemetry::NodeTelemetry;
 use tokio::{runtime::Handle, time::timeout};
 
-use crate::{data_dir::DataDir, members::MemberFile, receipts::ReceiptSink};
+use crate::{data_dir::DataDir, members::MemberFile, plugins::Plugins, receipts::ReceiptSink};
 
 /// How long the endpoint may wait for peers to hear that it closes.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -58,6 +58,8 @@ pub(crate) struct Parts {
     /// Ended last of what runs: it tells of the end of the others.
     pub telemetry: Option<NodeTelemetry>,
     pub receipts: Option<ReceiptSink>,
+    /// They outlive the requests that they follow.
+    pub plugins: Plugins,
     runs: bool,
     dropped: bool,
 }
@@ -74,6 +76,7 @@ impl Parts {
             followers: None,
             telemetry: None,
             receipts: None,
+            plugins: Plugins::default(),
             runs: false,
             dropped: false,
         }
@@ -95,6 +98,8 @@ impl Parts {
         if let Some(joined) = self.joined.take() {
             joined.take_back().await;
         }
+        // Their requests have ended with their deployments.
+        self.plugins.close().await;
         if let Some(root) = self.root.take() {
             root.stop().await;
         }

@@ -38,6 +38,7 @@ use crate::{
     lifecycle::MeshLifecycles,
     members::MemberFile,
     parts::Parts,
+    plugins::Plugins,
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
@@ -153,9 +154,13 @@ impl Node {
         let mut observers: Vec<Arc<dyn EndObserver>> = vec![recorder.clone()];
         observers.extend(parts.receipts.iter().map(ReceiptSink::observer));
         let events = EventBus::new(&name, run_number(), config.event_options(), observers);
+        let measured: Arc<dyn Telemetry> = recorder.clone();
+        let plugins = Plugins::load(&config.plugins, &measured, &root).await?;
+        parts.plugins = plugins.clone();
         telemetry.observe(&Sources {
             events: events.clone(),
             registry: registry.clone(),
+            plugins: plugins.handles(),
             receipts: parts.receipts.as_ref().map(ReceiptSink::figures),
         });
         let metrics = telemetry.routes();
@@ -173,6 +178,7 @@ impl Node {
             registry: registry.clone(),
             events: events.clone(),
             telemetry: recorder.clone(),
+            plugins: plugins.handles(),
             root: root.clone(),
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
@@ -234,6 +240,7 @@ impl Node {
             directory,
             owner: owner.clone(),
             peers,
+            plugins,
             issuer,
             end_node: end_node.clone(),
         });

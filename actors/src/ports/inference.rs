@@ -66,6 +66,8 @@ pub trait Administration: Send + Sync + 'static {
     async fn create_ticket(&self) -> Result<v1::CreateTicketResponse, MeshError>;
     /// Members.
     async fn nodes(&self) -> Result<Vec<v1::Node>, MeshError>;
+    /// Native plugins of this node.
+    async fn plugins(&self) -> Result<Vec<v1::Plugin>, MeshError>;
     /// Leaves the mesh; the node's process ends afterwards.
     async fn leave(&self) -> Result<(), MeshError>;
     /// Serves a model. Progress arrives until one `ready`, or one error; dropping the receiver before that gives up

@@ -2,7 +2,7 @@
 
 /// Most candidates of a step. With the last token's row they are 25 rows of one call: past about that number a row
 /// costs as much as it saves on CPUs, and in exact mode a call has at most 60.
-const MOST: usize = 24;
+pub const MAX_CANDIDATES: u32 = 24;
 
 /// Candidates of the first query.
 const FIRST: usize = 8;
@@ -31,7 +31,7 @@ impl DraftLength {
         self.wanted = if accepted < proposed {
             accepted.max(1).next_power_of_two().min(self.wanted).max(2)
         } else {
-            self.wanted.max(proposed * 2).min(MOST)
+            self.wanted.max(proposed * 2).min(MAX_CANDIDATES as usize)
         };
     }
 }

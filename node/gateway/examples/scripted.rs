@@ -94,6 +94,9 @@ impl Administration for Nothing {
     async fn nodes(&self) -> Result<Vec<v1::Node>, MeshError> {
         not_here()
     }
+    async fn plugins(&self) -> Result<Vec<v1::Plugin>, MeshError> {
+        not_here()
+    }
     async fn leave(&self) -> Result<(), MeshError> {
         not_here()
     }

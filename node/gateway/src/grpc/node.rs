@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use mesh_proto::v1::{
     CreateTicketRequest, CreateTicketResponse, GetStatusRequest, GetStatusResponse, LeaveMeshRequest,
-    LeaveMeshResponse, ListNodesRequest, ListNodesResponse, node_service_server::NodeService,
+    LeaveMeshResponse, ListNodesRequest, ListNodesResponse, ListPluginsRequest, ListPluginsResponse,
+    node_service_server::NodeService,
 };
 use tonic::{Request, Response, Status};
 
@@ -39,6 +40,17 @@ impl NodeService for Node {
         let nodes = self.0.administration.nodes().await;
         nodes
             .map(|nodes| call.answer(ListNodesResponse { nodes }))
+            .map_err(|error| call.refuse(error))
+    }
+
+    async fn list_plugins(
+        &self,
+        request: Request<ListPluginsRequest>,
+    ) -> Result<Response<ListPluginsResponse>, Status> {
+        let call = Call::of_admin(&self.0, &request)?;
+        let plugins = self.0.administration.plugins().await;
+        plugins
+            .map(|plugins| call.answer(ListPluginsResponse { plugins }))
             .map_err(|error| call.refuse(error))
     }
 

@@ -176,6 +176,12 @@ impl Administration for Admin {
             ..Default::default()
         }])
     }
+    async fn plugins(&self) -> Result<Vec<v1::Plugin>, MeshError> {
+        Ok(vec![v1::Plugin {
+            name: "ngram".into(),
+            ..Default::default()
+        }])
+    }
     async fn leave(&self) -> Result<(), MeshError> {
         Ok(())
     }
