@@ -330,7 +330,8 @@ typedef struct MeshPluginTable {
      * MESH_ERROR, MESH_PANICKED. */
     MeshStatus (*discard_proposal)(void *instance, const MeshProposalDiscard *discard);
     /* [the thread of the call that failed, before any other call on it] Why the last call on this thread failed: writes
-     * up to `capacity` bytes of UTF-8 and returns their number. `instance` is null after a failed `activate`. */
+     * up to `capacity` bytes of UTF-8 and returns their number. `instance` is null after a failed `activate` and after
+     * `shutdown`. */
     uint64_t (*last_error)(void *instance, uint8_t *buffer, uint64_t capacity);
 } MeshPluginTable;
 

@@ -1,5 +1,7 @@
 //! The header and its Rust mirror say the same: a C compiler prints sizes, offsets and codes, and so does this test.
 
+#![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
 use std::collections::BTreeSet;
 use std::mem::{align_of, offset_of, size_of};
 use std::path::{Path, PathBuf};
