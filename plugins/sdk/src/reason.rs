@@ -17,6 +17,15 @@ pub enum FinishReason {
 }
 
 impl FinishReason {
+    /// In one word, for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+
     /// From `MESH_FINISH_*`.
     pub fn from_code(code: i32) -> Self {
         match code {
@@ -49,6 +58,19 @@ pub enum AbortReason {
 }
 
 impl AbortReason {
+    /// In one word, for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::StageLost => "stage_lost",
+            Self::Shutdown => "shutdown",
+            Self::FenceTimeout => "fence_timeout",
+            Self::FinishFailed => "finish_failed",
+            Self::Overloaded => "overloaded",
+        }
+    }
+
     /// From `MESH_ABORT_*`.
     pub fn from_code(code: i32) -> Self {
         match code {
@@ -77,6 +99,15 @@ pub enum Disposition {
 }
 
 impl Disposition {
+    /// In one word, for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::FirstMismatch => "first_mismatch",
+            Self::FullAccept => "full_accept",
+            Self::Stopped => "stopped",
+        }
+    }
+
     /// From `MESH_DISPOSITION_*`.
     pub fn from_code(code: i32) -> Self {
         match code {
@@ -107,6 +138,18 @@ pub enum DiscardReason {
 }
 
 impl DiscardReason {
+    /// In one word, for logs and labels.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancelled => "cancelled",
+            Self::DeadlineExceeded => "deadline_exceeded",
+            Self::InvalidTokenCount => "invalid_token_count",
+            Self::InvalidTokenId => "invalid_token_id",
+            Self::PositionMismatch => "position_mismatch",
+            Self::ExecutionFailed => "execution_failed",
+        }
+    }
+
     /// From `MESH_DISCARD_*`.
     pub fn from_code(code: i32) -> Self {
         match code {
