@@ -32,7 +32,6 @@
 //! }
 //!
 //! export_plugin!(Counter);
-//! # fn main() {}
 //! ```
 
 mod activation;
@@ -61,3 +60,8 @@ pub use plugin::Plugin;
 pub use proposal::{Candidates, DecisionId, Discard, Operation, Outcome, Poll, Query};
 pub use reason::{AbortReason, DiscardReason, Disposition, FinishReason};
 pub use tokenizer::Tokenizer;
+
+/// The example of the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
