@@ -12,6 +12,7 @@
 mod actor;
 mod claims;
 mod files;
+mod plugins;
 mod registry;
 
 pub use actor::{HostEnvironment, HostHandle, spawn_host};

@@ -7,6 +7,7 @@ pub mod head;
 pub mod host;
 pub mod link;
 pub mod membership;
+pub mod plugin;
 pub mod policy;
 pub mod ports;
 pub mod request;

@@ -19,6 +19,8 @@ pub enum ActorKind {
     Deployment,
     /// The list of members.
     Membership,
+    /// A native plugin.
+    Plugin,
 }
 
 /// What its supervisor does.
@@ -39,7 +41,7 @@ impl ActorKind {
         match self {
             Self::Request => Policy::EndScope,
             Self::Head | Self::Stage | Self::Link | Self::Host => Policy::EndEpoch,
-            Self::Deployment => Policy::EndScope,
+            Self::Deployment | Self::Plugin => Policy::EndScope,
             Self::Membership => Policy::EndNode,
         }
     }

@@ -6,5 +6,7 @@ pub mod engine;
 pub mod inference;
 pub mod lifecycle;
 pub mod link;
+pub mod plugin;
+pub mod proposer;
 pub mod telemetry;
 pub mod vocabulary;

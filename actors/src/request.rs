@@ -2,10 +2,12 @@
 
 mod actor;
 mod clock;
+mod draft;
 mod events;
 mod handle;
 pub mod journal;
 pub mod machine;
+mod proposals;
 pub mod text;
 
 pub(crate) use actor::{LaneDesk, RequestStart, id_taken, spawn_request};

@@ -9,6 +9,7 @@ mod events;
 mod gate;
 pub mod model;
 mod owner;
+mod plugin;
 mod vocabulary;
 
 pub use chain::{Chain, ChainOptions, ExtraHost, chain_owner, generate_text, read_all};
@@ -16,4 +17,5 @@ pub use engine::{Call, Script, ScriptedEngine, ScriptedLoader, Verdict};
 pub use events::EventLog;
 pub use gate::{Gate, eventually};
 pub use owner::{ScriptedHosts, ScriptedStage, ScriptedStore, member};
+pub use plugin::{PluginLine, PluginScript, ScriptedPlugin, Told};
 pub use vocabulary::{BYTES_VOCABULARY, END, ScriptedVocabulary};

@@ -8,6 +8,7 @@ use mesh_proto::{
 };
 
 use super::receipt::Receipt;
+use crate::ports::plugin::DecisionId;
 
 /// What happened to a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,6 +39,24 @@ pub enum Lifecycle {
         total: u32,
         /// What each stage computed for the step, stage 0 first, microseconds.
         stage_us: Vec<u64>,
+    },
+    /// A proposer offers candidates, which are being verified.
+    Proposed {
+        /// Who.
+        proposer: Arc<str>,
+        /// The decision, as the proposer names it.
+        decision: DecisionId,
+        /// Candidates.
+        count: u32,
+    },
+    /// They were verified, or will not be.
+    ProposalResolved {
+        /// The decision.
+        decision: DecisionId,
+        /// Candidates that the model produced too.
+        accepted: u32,
+        /// Name of the disposition, or of the reason why it was not used.
+        reason: &'static str,
     },
     /// The normal end.
     Finished(Arc<Receipt>),
@@ -74,6 +93,8 @@ impl Lifecycle {
             Self::Started { .. } => EventKind::Started,
             Self::Prefilled { .. } => EventKind::Prefilled,
             Self::Committed { .. } => EventKind::Committed,
+            Self::Proposed { .. } => EventKind::Proposed,
+            Self::ProposalResolved { .. } => EventKind::ProposalResolved,
             Self::Finished(_) => EventKind::Finished,
             Self::Aborted { .. } => EventKind::Aborted,
             Self::Rejected(_) => EventKind::Rejected,
@@ -84,6 +105,7 @@ impl Lifecycle {
     pub(super) fn weight(&self) -> usize {
         match self {
             Self::Queued | Self::Prefilled { .. } => 0,
+            Self::Proposed { decision, .. } | Self::ProposalResolved { decision, .. } => decision.as_bytes().len(),
             Self::Started { prompt, .. } => prompt.len() * 4,
             Self::Committed {
                 tokens, text, stage_us, ..

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mesh_proto::v1::{
-    self, Aborted, Committed, Cursor, Finished, Gap, Heartbeat, Lagged, NodePosition, Prefilled, Queued, Rejected,
-    RequestState, RequestSummary, RequestTimings, Snapshot, Started, SubscribeResponse, lifecycle_event::Kind,
-    subscribe_response::Response,
+    self, Aborted, Committed, Cursor, Finished, Gap, Heartbeat, Lagged, NodePosition, Prefilled, ProposalResolved,
+    Proposed, Queued, Rejected, RequestState, RequestSummary, RequestTimings, Snapshot, Started, SubscribeResponse,
+    lifecycle_event::Kind, subscribe_response::Response,
 };
 use prost_types::Timestamp;
 
@@ -98,6 +98,24 @@ fn kind(kind: &Lifecycle, node: &str, content: Content) -> Kind {
             token_ids: if content.token_ids { tokens.clone() } else { Vec::new() },
             text: if content.text { text.clone() } else { String::new() },
             stage_us: stage_us.clone(),
+        }),
+        Lifecycle::Proposed {
+            proposer,
+            decision,
+            count,
+        } => Kind::Proposed(Proposed {
+            proposer: proposer.to_string(),
+            decision_id: decision.to_string(),
+            count: *count,
+        }),
+        Lifecycle::ProposalResolved {
+            decision,
+            accepted,
+            reason,
+        } => Kind::ProposalResolved(ProposalResolved {
+            decision_id: decision.to_string(),
+            accepted: *accepted,
+            reason: (*reason).to_owned(),
         }),
         Lifecycle::Finished(receipt) => {
             let message = receipt.to_message(node, content.token_ids);

@@ -18,6 +18,7 @@ use tokio::{
 use super::{
     claims::{Claim, StageOwner},
     files::{Files, obtain_files, progress_event},
+    plugins::seat_plugins,
     registry::{Registration, StageRegistry},
 };
 use crate::{
@@ -28,11 +29,13 @@ use crate::{
         memory::{MemoryGrant, MemoryWriter},
         spawn_link,
     },
+    plugin::{ModelPlugins, PluginHandle},
     policy::{ActorKind, on_failure},
     ports::{
         deployment::ModelStore,
         engine::{EngineLoader, StageLoad},
         link::{FrameWriter, LinkAcceptor, LinkEvents, LinkHello, StageLinks},
+        plugin::ModelFacts,
         telemetry::Telemetry,
         vocabulary::{Vocabulary, VocabularyLoader},
     },
@@ -73,6 +76,8 @@ pub struct HostEnvironment {
     pub events: EventBus,
     /// Traces and measurements.
     pub telemetry: Arc<dyn Telemetry>,
+    /// They follow the requests whose head is here.
+    pub plugins: Arc<[PluginHandle]>,
     /// Supervises hosts.
     pub root: RootHandle,
 }
@@ -121,7 +126,7 @@ pub async fn spawn_host(
 
 enum HostMessage {
     Files(Result<Files, MeshError>),
-    Loaded(Result<Loaded, MeshError>),
+    Loaded(Result<(Loaded, ModelPlugins), MeshError>),
     Command(HostCommand),
     Linked(Result<Box<dyn FrameWriter>, MeshError>),
     Notice(StageNotice),
@@ -215,7 +220,7 @@ impl Actor for HostActor {
         }
         let outcome = match message {
             HostMessage::Files(Ok(files)) => state.load(files, &myself).await,
-            HostMessage::Loaded(Ok(loaded)) => state.loaded(loaded, myself.get_cell()).await,
+            HostMessage::Loaded(Ok((loaded, plugins))) => state.loaded(loaded, plugins, myself.get_cell()).await,
             HostMessage::Command(HostCommand {
                 command: Some(host_command::Command::Connect(_)),
             }) => {
@@ -295,19 +300,36 @@ impl State {
         let spawned = spawn_stage(options, myself.get_cell()).await?;
         self.stage = Some(spawned.stage);
         self.ended = Some(spawned.ended);
-        let (loaded, myself) = (spawned.loaded, myself.clone());
+        let (loaded, myself, plugins) = (spawned.loaded, myself.clone(), self.environment.plugins.clone());
+        let model = self.model();
         self.tasks.spawn(async move {
-            let gone = || MeshError::internal("the engine's thread ended while it loaded");
-            let loaded = loaded
-                .await
-                .map_err(|_| gone())
-                .and_then(|loaded| loaded.map_err(MeshError::from));
-            let _ = myself.cast(HostMessage::Loaded(loaded));
+            let ready = async {
+                let gone = |_| MeshError::internal("the engine's thread ended while it loaded");
+                let loaded = loaded.await.map_err(gone)??;
+                // Plugins hear of a model when it is ready, and of one whose head is here.
+                match model {
+                    Some(model) => Ok((loaded, seat_plugins(&plugins, &model).await?)),
+                    None => Ok((loaded, ModelPlugins::default())),
+                }
+            };
+            let _ = myself.cast(HostMessage::Loaded(ready.await));
         });
         Ok(())
     }
 
-    async fn loaded(&mut self, loaded: Loaded, cell: ActorCell) -> Result<(), MeshError> {
+    /// The model as plugins are told of it; none where its head is not.
+    fn model(&self) -> Option<ModelFacts> {
+        let spec = &self.spec;
+        Some(ModelFacts {
+            model: spec.deployment.as_str().into(),
+            model_id: spec.source_id.as_str().into(),
+            tokenizer_id: spec.vocabulary.as_ref().map_or("", |file| &file.digest).into(),
+            vocabulary: self.vocabulary.clone()?,
+            context: spec.context,
+        })
+    }
+
+    async fn loaded(&mut self, loaded: Loaded, plugins: ModelPlugins, cell: ActorCell) -> Result<(), MeshError> {
         let (Some(stage), Some(claim)) = (self.stage.clone(), &self.claim) else {
             return Ok(());
         };
@@ -321,6 +343,8 @@ impl State {
                 model_id: self.spec.source_id.as_str().into(),
                 events: self.environment.events.clone(),
                 telemetry: self.environment.telemetry.clone(),
+                plugins,
+                rewinds: loaded.rewinds,
             };
             let options = HeadOptions {
                 lanes: self.spec.lanes,

@@ -150,6 +150,9 @@ pub trait StageEngine {
 
     /// Exact mode was asked for and the self-check at load agreed.
     fn is_exact(&self) -> bool;
+
+    /// A lane can be taken back to an earlier position. Without that, candidates cannot be verified.
+    fn can_rewind(&self) -> bool;
 }
 
 /// What can go wrong in an engine.

@@ -47,6 +47,19 @@ pub struct LinkSend<'a> {
     pub rtt: Option<Duration>,
 }
 
+/// One call into a native plugin.
+#[derive(Debug, Clone, Copy)]
+pub struct PluginCall<'a> {
+    /// Name of the plugin.
+    pub plugin: &'a str,
+    /// Name of the function.
+    pub callback: &'static str,
+    /// How long it took.
+    pub took: Duration,
+    /// It did not return success.
+    pub failed: bool,
+}
+
 /// Takes measurements. Called on the data plane: must not block, and must bound what it queues.
 pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
     /// A request arrives: its place in a trace, if it is to be traced.
@@ -57,6 +70,8 @@ pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
     fn forward(&self, forward: &StageForward<'_>);
     /// A frame was sent.
     fn sent(&self, send: &LinkSend<'_>);
+    /// A plugin was called.
+    fn plugin_call(&self, call: &PluginCall<'_>);
 }
 
 /// Nothing is traced or measured.
@@ -73,4 +88,6 @@ impl Telemetry for NoTelemetry {
     fn forward(&self, _: &StageForward<'_>) {}
 
     fn sent(&self, _: &LinkSend<'_>) {}
+
+    fn plugin_call(&self, _: &PluginCall<'_>) {}
 }

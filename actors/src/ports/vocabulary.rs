@@ -24,6 +24,10 @@ pub trait Vocabulary: Send + Sync + 'static {
     /// bring it.
     fn tokenize_raw(&self, text: &str) -> Result<Vec<u32>, MeshError>;
 
+    /// A text as it stands: no BOS, nothing taken for a special token. `None` if the tokens do not give the text back;
+    /// a space that the tokenizer puts before it does not count.
+    fn encode(&self, text: &str) -> Option<Vec<u32>>;
+
     /// Renders the chat template and tokenizes: specials of the template are control, the same spelling in chat
     /// content is text. No doubled BOS.
     ///

@@ -23,10 +23,17 @@ use super::{
     events::{Arrival, RequestEvents},
     journal::{JournalReader, JournalWriter, journal},
     machine::{Effect, Input, RequestMachine, RequestPlan},
+    proposals::Proposals,
 };
 use crate::{
     head::HeadMessage,
-    ports::{inference::Generation, link::LaneOpen, vocabulary::Vocabulary},
+    ports::{
+        inference::Generation,
+        link::LaneOpen,
+        plugin::{DiscardReason, Outcome, ProposalQuery},
+        proposer::ProposalAnswer,
+        vocabulary::Vocabulary,
+    },
     stage::StageHandle,
 };
 
@@ -49,7 +56,16 @@ pub struct LaneDesk {
 pub enum RequestMessage {
     Prepare(Box<GenerateRequest>),
     Input(Input),
-    Returned { input: Input, engine_ns: Arc<[u64]> },
+    Returned {
+        input: Input,
+        engine_ns: Arc<[u64]>,
+    },
+    /// A proposer has answered.
+    Answered {
+        proposer: usize,
+        step: u64,
+        answer: ProposalAnswer,
+    },
 }
 
 /// Starts the actor of a request under its head.
@@ -83,6 +99,7 @@ pub async fn spawn_request(
         max_tokens: request.max_tokens,
         stop: std::mem::take(&mut request.stop),
         context: options.context,
+        speculates: options.rewinds && options.plugins.propose(),
     };
     events.seed(seed);
     let (writer, reader) = journal();
@@ -95,6 +112,7 @@ pub async fn spawn_request(
         writer,
         admission: Some((reply, reader)),
         events,
+        proposals: Proposals::default(),
         created: options.events.clock().at(arrived),
         clock: RequestClock::new(arrived),
         effects: Vec::new(),
@@ -117,6 +135,8 @@ struct State {
     writer: JournalWriter,
     admission: Option<(oneshot::Sender<Result<Generation, MeshError>>, JournalReader)>,
     events: RequestEvents,
+    /// Before the events' end in any order of dropping: a plugin is owed the decision first, then the end.
+    proposals: Proposals,
     created: std::time::SystemTime,
     clock: RequestClock,
     effects: Vec<Effect>,
@@ -165,8 +185,9 @@ impl Actor for RequestActor {
                 state.clock.step(engine_ns);
                 state.machine.handle(input, &mut state.effects);
             }
+            RequestMessage::Answered { proposer, step, answer } => state.answered(proposer, step, answer),
         }
-        state.act();
+        state.act(&myself);
         if state.machine.is_ended() {
             myself.stop(None);
         }
@@ -196,13 +217,16 @@ impl State {
         });
     }
 
-    fn act(&mut self) {
-        for effect in std::mem::take(&mut self.effects) {
-            self.perform(effect);
+    fn act(&mut self, myself: &ActorRef<RequestMessage>) {
+        // Asking nobody is answered at once, which gives more to do.
+        while !self.effects.is_empty() {
+            for effect in std::mem::take(&mut self.effects) {
+                self.perform(effect, myself);
+            }
         }
     }
 
-    fn perform(&mut self, effect: Effect) {
+    fn perform(&mut self, effect: Effect, myself: &ActorRef<RequestMessage>) {
         let head = &self.desk.head;
         match effect {
             Effect::Admit { prompt_tokens } => self.admit(prompt_tokens),
@@ -225,7 +249,8 @@ impl State {
                 sampling,
             } => {
                 let queued_us = self.clock.started();
-                self.events.started(self.machine.prompt(), lane, session, queued_us);
+                let proposers = self.events.started(self.machine.prompt(), lane, session, queued_us);
+                self.proposals = Proposals::new(proposers);
                 let trace = self.events.trace().map(|trace| trace.own);
                 self.desk.stage.open(LaneOpen {
                     lane,
@@ -234,6 +259,9 @@ impl State {
                     trace,
                 });
             }
+            Effect::Ask(query) => self.ask(&query, myself),
+            Effect::Verified(outcome) => self.verified(outcome),
+            Effect::Unverified(reason) => self.unverified(reason),
             Effect::Rows(span) => self.desk.stage.rows(span),
             Effect::Free { lane, session } => self.free(lane, session),
             Effect::Prefilled => {
@@ -249,6 +277,51 @@ impl State {
                 self.events.aborted(error.clone(), self.clock.timings());
                 self.writer.fail(error);
             }
+        }
+    }
+
+    fn ask(&mut self, query: &Arc<ProposalQuery>, myself: &ActorRef<RequestMessage>) {
+        let step = query.step;
+        let on_answer = |proposer| {
+            let myself = myself.clone();
+            let tell = move |answer| drop(myself.cast(RequestMessage::Answered { proposer, step, answer }));
+            Box::new(tell) as Box<dyn FnOnce(ProposalAnswer) + Send>
+        };
+        if !self.proposals.ask(query, on_answer) {
+            let tokens = Vec::new();
+            self.machine
+                .handle(Input::Candidates { step, tokens }, &mut self.effects);
+        }
+    }
+
+    fn answered(&mut self, proposer: usize, step: u64, answer: ProposalAnswer) {
+        let Some(tokens) = self.proposals.answered(proposer, step, answer) else {
+            return;
+        };
+        if let Some(proposal) = self.proposals.chosen() {
+            self.events.proposed(proposal);
+        }
+        self.machine
+            .handle(Input::Candidates { step, tokens }, &mut self.effects);
+    }
+
+    fn verified(&mut self, outcome: Outcome) {
+        if let Some(proposal) = self.proposals.take() {
+            if let Some(candidates) = proposal.candidates() {
+                let accepted = outcome.accepted as u32;
+                let decision = candidates.decision.clone();
+                self.events.resolved(decision, accepted, outcome.disposition.name());
+            }
+            proposal.verified(outcome);
+        }
+    }
+
+    fn unverified(&mut self, reason: DiscardReason) {
+        if let Some(proposal) = self.proposals.take() {
+            if let Some(candidates) = proposal.candidates() {
+                self.events.resolved(candidates.decision.clone(), 0, reason.name());
+            }
+            proposal.discard(reason);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The lifecycle events of one request, in the words of its state machine.
+//! The lifecycle of one request, in the words of its state machine, as subscribers and plugins hear it.
 
 use std::{sync::Arc, time::Instant};
 
@@ -10,7 +10,12 @@ use mesh_proto::{
 use super::{RequestOptions, clock::RequestClock};
 use crate::{
     events::{Change, EventBus, Lifecycle, Operation, Receipt, ReceiptEnd, RequestFacts, RequestTrace, digest_of},
-    ports::inference::Caller,
+    plugin::{Followers, ModelPlugins},
+    ports::{
+        inference::Caller,
+        plugin::{DecisionId, GenerationIds, GenerationStart},
+        proposer::{Proposal, Proposer},
+    },
 };
 
 /// Attempt number of a request that was never recovered.
@@ -31,6 +36,9 @@ pub struct RequestEvents {
     bus: EventBus,
     facts: Arc<RequestFacts>,
     account: Account,
+    plugins: ModelPlugins,
+    /// Plugins that follow it, from the lane to its end.
+    followers: Option<Followers>,
     open: bool,
 }
 
@@ -83,6 +91,8 @@ impl RequestEvents {
                 model_id: options.model_id.clone(),
                 ..Account::default()
             },
+            plugins: options.plugins.clone(),
+            followers: None,
             open: true,
         })
     }
@@ -104,8 +114,14 @@ impl RequestEvents {
         self.account.seed = seed;
     }
 
-    /// It holds a lane.
-    pub fn started(&mut self, prompt: Arc<[u32]>, lane: LaneId, session: SessionId, queued_us: u64) {
+    /// It holds a lane. Gives those that may propose.
+    pub fn started(
+        &mut self,
+        prompt: Arc<[u32]>,
+        lane: LaneId,
+        session: SessionId,
+        queued_us: u64,
+    ) -> Vec<Box<dyn Proposer>> {
         self.account.prompt = Some(prompt.clone());
         self.account.session = Some(session);
         let change = Change {
@@ -114,11 +130,22 @@ impl RequestEvents {
             prompt_tokens: Some(prompt.len() as u32),
             ..Change::default()
         };
+        let start = (!self.plugins.is_empty()).then(|| GenerationStart {
+            ids: GenerationIds {
+                request: self.facts.request,
+                session,
+                agent_session: self.facts.agent_session.clone(),
+            },
+            attempt: self.facts.attempt,
+            prompt: prompt.clone(),
+        });
         self.publish(change, || Lifecycle::Started {
             prompt,
             lane,
             queued_us,
         });
+        self.followers = start.map(|start| Followers::begin(&self.plugins, &Arc::new(start)));
+        self.followers.as_ref().map(Followers::proposers).unwrap_or_default()
     }
 
     /// The first token is drawn.
@@ -130,12 +157,36 @@ impl RequestEvents {
         self.publish(change, || Lifecycle::Prefilled { prefill_us });
     }
 
+    /// A proposer offers candidates, which will be verified.
+    pub fn proposed(&self, proposal: &Proposal) {
+        let Some(candidates) = proposal.candidates() else {
+            return;
+        };
+        self.publish(Change::default(), || Lifecycle::Proposed {
+            proposer: proposal.proposer().clone(),
+            decision: candidates.decision.clone(),
+            count: candidates.tokens.len() as u32,
+        });
+    }
+
+    /// They were verified, or will not be.
+    pub fn resolved(&self, decision: DecisionId, accepted: u32, reason: &'static str) {
+        self.publish(Change::default(), || Lifecycle::ProposalResolved {
+            decision,
+            accepted,
+            reason,
+        });
+    }
+
     /// Tokens became output.
     pub fn committed(&mut self, tokens: Vec<u32>, text: String, clock: &RequestClock) {
         let now = clock.since_arrival_us();
         self.account.token_us.extend(tokens.iter().map(|_| now));
         self.account.generated.extend_from_slice(&tokens);
         let total = self.account.generated.len() as u32;
+        if let Some(followers) = &mut self.followers {
+            followers.committed(&tokens, u64::from(total));
+        }
         let change = Change {
             completion_tokens: Some(total),
             ..Change::default()
@@ -151,7 +202,13 @@ impl RequestEvents {
     /// The normal end.
     pub fn finished(&mut self, reason: FinishReason, timings: RequestTimings) {
         match self.receipt(ReceiptEnd::Finished(reason), timings) {
-            Some(receipt) => self.end(Lifecycle::Finished(Arc::new(receipt))),
+            Some(receipt) => {
+                let receipt = Arc::new(receipt);
+                if let Some(followers) = self.followers.take() {
+                    followers.finished(&receipt);
+                }
+                self.end(Lifecycle::Finished(receipt));
+            }
             // Cannot happen: only a request that holds a lane finishes.
             None => self.aborted(
                 MeshError::internal("a request finished without a lane"),
@@ -162,6 +219,9 @@ impl RequestEvents {
 
     /// The other end.
     pub fn aborted(&mut self, error: MeshError, timings: RequestTimings) {
+        if let Some(followers) = self.followers.take() {
+            followers.aborted(error.code, self.account.generated.len() as u64);
+        }
         let receipt = self.receipt(ReceiptEnd::Aborted(error.code), timings).map(Arc::new);
         self.end(Lifecycle::Aborted { error, receipt });
     }

@@ -8,6 +8,7 @@ use ractor::{ActorCell, ActorRef};
 use super::{actor::RequestMessage, machine::Input};
 use crate::{
     events::EventBus,
+    plugin::ModelPlugins,
     ports::{telemetry::Telemetry, vocabulary::Vocabulary},
 };
 
@@ -26,6 +27,10 @@ pub struct RequestOptions {
     pub events: EventBus,
     /// Whether requests are traced.
     pub telemetry: Arc<dyn Telemetry>,
+    /// Plugins that follow its requests.
+    pub plugins: ModelPlugins,
+    /// Lanes can be rewound, so that candidates can be verified.
+    pub rewinds: bool,
 }
 
 /// How the head talks to a request.

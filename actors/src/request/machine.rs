@@ -7,6 +7,10 @@
 //!     └── refused, Break ──▶ Ended (Rejected);  Cancel ──▶ Ended (Aborted)
 //! ```
 //!
+//! Running, a request either asks proposers for candidates or has rows computed: the last token alone, or with
+//! candidates behind it. What comes back is judged the same way for both, so that a token is output only if the model
+//! drew it (`verify` below).
+//!
 //! Everything that comes back carries the session of the lane's occupation; anything of another session is ignored.
 //! A recovery (not built yet) will be a second occupation: the machine keeps prompt and committed tokens for it.
 
@@ -17,8 +21,15 @@ use mesh_proto::{
     v1::{FinishReason, Sampling},
 };
 
-use super::text::TextAssembler;
-use crate::ports::{engine::RowSpan, vocabulary::Vocabulary};
+use super::{draft::DraftLength, text::TextAssembler};
+use crate::ports::{
+    engine::RowSpan,
+    plugin::{DiscardReason, Disposition, Outcome, ProposalQuery},
+    vocabulary::Vocabulary,
+};
+
+/// Most tokens of a query's tail: enough for a proposer that keeps nothing itself.
+const MAX_TAIL: usize = 1024;
 
 /// What is known when the request arrives.
 #[derive(Debug, Clone)]
@@ -31,6 +42,8 @@ pub struct RequestPlan {
     pub stop: Vec<String>,
     /// Positions of a lane.
     pub context: u32,
+    /// Proposers are asked before each step but the first.
+    pub speculates: bool,
 }
 
 /// What happened to the request.
@@ -53,7 +66,14 @@ pub enum Input {
         pos_start: u32,
         /// Rows computed.
         rows: u32,
-        /// Tokens drawn, for the last of the rows.
+        /// Tokens drawn, one for each sampled row.
+        tokens: Vec<u32>,
+    },
+    /// Proposers were asked: candidates for what comes next, none if they have none.
+    Candidates {
+        /// Step of the query.
+        step: u64,
+        /// All in the vocabulary.
         tokens: Vec<u32>,
     },
     /// A stage could not compute the lane.
@@ -93,6 +113,12 @@ pub enum Effect {
         /// Sampling for the output stage.
         sampling: Box<Sampling>,
     },
+    /// Ask proposers; without any, the answer is no candidates.
+    Ask(Arc<ProposalQuery>),
+    /// The candidates that were computed are verified.
+    Verified(Outcome),
+    /// The candidates under way will not be.
+    Unverified(DiscardReason),
     /// Compute rows.
     Rows(RowSpan),
     /// End the session on all stages and give the lane back.
@@ -126,9 +152,22 @@ enum State {
     Running {
         lane: LaneId,
         session: SessionId,
-        next: u32,
+        step: Step,
     },
     Ended,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// Proposers look.
+    Asking,
+    /// Rows are under way; the last is at `end - 1`.
+    Computing {
+        /// Position after the last row.
+        end: u32,
+        /// Candidates among the rows, its last ones.
+        candidates: Vec<u32>,
+    },
 }
 
 /// One request.
@@ -139,6 +178,9 @@ pub struct RequestMachine {
     prompt: Arc<[u32]>,
     generated: Vec<u32>,
     budget: u32,
+    /// Queries so far.
+    queries: u64,
+    draft: DraftLength,
     text: TextAssembler,
     piece: Vec<u8>,
 }
@@ -163,6 +205,8 @@ impl RequestMachine {
             prompt: Arc::default(),
             generated: Vec::new(),
             budget: 0,
+            queries: 0,
+            draft: DraftLength::default(),
             text,
             piece: Vec::new(),
         }
@@ -201,6 +245,7 @@ impl RequestMachine {
             } => {
                 self.returned(session, pos_start.checked_add(rows), &tokens, effects);
             }
+            Input::Candidates { step, tokens } => self.candidates(step, tokens, effects),
             Input::LaneFailed { session, error } => {
                 if self.holds(session) {
                     self.abort(error, effects);
@@ -279,17 +324,16 @@ impl RequestMachine {
             effects.push(Effect::Free { lane, session });
             return;
         }
-        let prompt_tokens = self.prompt_tokens();
-        self.state = State::Running {
-            lane,
-            session,
-            next: prompt_tokens,
-        };
         effects.push(Effect::Open {
             lane,
             session,
             sampling: Box::new(self.plan.sampling.clone()),
         });
+        let step = Step::Computing {
+            end: self.prompt_tokens(),
+            candidates: Vec::new(),
+        };
+        self.state = State::Running { lane, session, step };
         let tokens = self.prompt.to_vec();
         effects.push(Effect::Rows(RowSpan {
             lane,
@@ -304,59 +348,166 @@ impl RequestMachine {
         matches!(self.state, State::Running { session: held, .. } if held == session)
     }
 
-    /// `end` is the position after the last row: where the token drawn belongs.
+    /// Position that the next token will have.
+    fn position(&self) -> u32 {
+        self.prompt_tokens() + self.completion_tokens()
+    }
+
+    /// `end` is the position after the last row.
     fn returned(&mut self, session: SessionId, end: Option<u32>, tokens: &[u32], effects: &mut Vec<Effect>) {
         let State::Running {
-            lane,
             session: held,
-            next,
-        } = self.state
+            step: Step::Computing {
+                end: expected,
+                candidates,
+            },
+            ..
+        } = &mut self.state
         else {
             return;
         };
         // A chunk of the prompt that is not its last, a late answer, or a repeated one.
-        if held != session || end != Some(next) {
+        if *held != session || end != Some(*expected) {
             return;
         }
-        let token = match tokens {
-            [token] if (*token as usize) < self.vocabulary.len() => *token,
-            // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
-            _ => return self.abort(not_drawn(tokens, self.vocabulary.len()), effects),
-        };
-        if self.generated.is_empty() {
+        let candidates = std::mem::take(candidates);
+        // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
+        if tokens.len() != candidates.len() + 1 || tokens.iter().any(|token| *token as usize >= self.vocabulary.len()) {
+            return self.abort(not_drawn(tokens, candidates.len() + 1, self.vocabulary.len()), effects);
+        }
+        let first = self.generated.is_empty();
+        let mut accepted = Accepted::default();
+        let verified = self.verify(&candidates, tokens, &mut accepted);
+        if !candidates.is_empty() {
+            self.draft.came_out(candidates.len(), verified.accepted as usize);
+            effects.push(Effect::Verified(verified));
+        }
+        if first {
             effects.push(Effect::Prefilled);
         }
-        if let Some(reason) = self.accept(token, effects) {
-            return self.finish(reason, effects);
+        if !accepted.tokens.is_empty() {
+            self.commit(accepted.tokens, accepted.text, effects);
         }
-        self.state = State::Running {
-            lane,
-            session,
-            next: next + 1,
-        };
-        effects.push(Effect::Rows(RowSpan {
-            lane,
-            session,
-            pos_start: next,
-            tokens: vec![token],
-            sampled_rows: 1,
-        }));
+        match accepted.end {
+            Some(reason) => self.finish(reason, effects),
+            None => self.next_step(effects),
+        }
     }
 
-    /// Commits one token, or says why generation ends with it.
-    fn accept(&mut self, token: u32, effects: &mut Vec<Effect>) -> Option<FinishReason> {
+    /// Takes what the model drew at the last token and at each candidate for as long as the candidates agree, and the
+    /// first that differs. A row behind a wrong candidate means nothing: its lane is rewound by the next rows.
+    fn verify(&mut self, candidates: &[u32], drawn: &[u32], accepted: &mut Accepted) -> Outcome {
+        let base = self.position();
+        let mut outcome = Outcome {
+            disposition: Disposition::FullAccept,
+            accepted: 0,
+            predictions: Vec::new(),
+            committed: 0,
+            verified_position: u64::from(base) + candidates.len() as u64,
+            canonical_position: 0,
+        };
+        for (row, token) in drawn.iter().enumerate() {
+            outcome.predictions.push(*token);
+            let agrees = candidates.get(row).map(|candidate| candidate == token);
+            outcome.accepted += u64::from(agrees == Some(true));
+            self.accept(*token, accepted);
+            let ended = accepted.end.is_some();
+            if ended || agrees == Some(false) {
+                outcome.disposition = match agrees {
+                    Some(true) => Disposition::Stopped,
+                    Some(false) => Disposition::FirstMismatch,
+                    None => Disposition::FullAccept,
+                };
+                break;
+            }
+        }
+        outcome.committed = accepted.tokens.len() as u64;
+        outcome.canonical_position = u64::from(self.position());
+        outcome
+    }
+
+    /// Makes one token output, or says why generation ends with it.
+    fn accept(&mut self, token: u32, accepted: &mut Accepted) {
         if self.vocabulary.is_end_of_generation(token) {
-            return Some(FinishReason::Stop);
+            accepted.end = Some(FinishReason::Stop);
+            return;
         }
         self.generated.push(token);
         self.piece.clear();
         self.vocabulary.piece(token, &mut self.piece);
         let released = self.text.push(&self.piece);
-        self.commit(vec![token], released.text, effects);
+        accepted.tokens.push(token);
+        accepted.text.push_str(&released.text);
         if released.stopped {
-            return Some(FinishReason::Stop);
+            accepted.end = Some(FinishReason::Stop);
+        } else if self.completion_tokens() >= self.budget {
+            accepted.end = Some(FinishReason::Length);
         }
-        (self.completion_tokens() >= self.budget).then_some(FinishReason::Length)
+    }
+
+    /// Asks for candidates where they can help, else computes the last token's row.
+    fn next_step(&mut self, effects: &mut Vec<Effect>) {
+        // The last token of the budget needs no candidates behind it.
+        let room = self.budget - self.completion_tokens() - 1;
+        let max_tokens = room.min(self.draft.wanted());
+        if !self.plan.speculates || max_tokens == 0 {
+            return self.compute(Vec::new(), effects);
+        }
+        self.queries += 1;
+        if let State::Running { step, .. } = &mut self.state {
+            *step = Step::Asking;
+        }
+        effects.push(Effect::Ask(Arc::new(ProposalQuery {
+            prompt_count: u64::from(self.prompt_tokens()),
+            committed_count: u64::from(self.completion_tokens()),
+            step: self.queries,
+            max_tokens,
+            vocabulary: self.vocabulary.len() as u32,
+            tail: self.tail(),
+        })));
+    }
+
+    /// The end of prompt and output together.
+    fn tail(&self) -> Arc<[u32]> {
+        let of_output = self.generated.len().min(MAX_TAIL);
+        let of_prompt = self.prompt.len().min(MAX_TAIL - of_output);
+        let prompt = &self.prompt[self.prompt.len() - of_prompt..];
+        let output = &self.generated[self.generated.len() - of_output..];
+        [prompt, output].concat().into()
+    }
+
+    fn candidates(&mut self, step: u64, tokens: Vec<u32>, effects: &mut Vec<Effect>) {
+        let is_asking = matches!(self.state, State::Running { step: Step::Asking, .. });
+        if is_asking && step == self.queries {
+            self.compute(tokens, effects);
+        }
+    }
+
+    /// The last token's row, and those of candidates behind it.
+    fn compute(&mut self, candidates: Vec<u32>, effects: &mut Vec<Effect>) {
+        let pos_start = self.position() - 1;
+        let State::Running { lane, session, step } = &mut self.state else {
+            return;
+        };
+        let tokens: Vec<u32> = self
+            .generated
+            .last()
+            .copied()
+            .into_iter()
+            .chain(candidates.iter().copied())
+            .collect();
+        let rows = tokens.len() as u32;
+        *step = Step::Computing {
+            end: pos_start + rows,
+            candidates,
+        };
+        effects.push(Effect::Rows(RowSpan {
+            lane: *lane,
+            session: *session,
+            pos_start,
+            tokens,
+            sampled_rows: rows,
+        }));
     }
 
     fn commit(&self, tokens: Vec<u32>, text: String, effects: &mut Vec<Effect>) {
@@ -393,7 +544,14 @@ impl RequestMachine {
                 effects.push(Effect::Withdraw);
                 effects.push(Effect::Fail(error));
             }
-            State::Running { .. } => {
+            State::Running { ref step, .. } => {
+                if matches!(step, Step::Computing { candidates, .. } if !candidates.is_empty()) {
+                    let reason = match error.code {
+                        ErrorCode::Cancelled => DiscardReason::Cancelled,
+                        _ => DiscardReason::ExecutionFailed,
+                    };
+                    effects.push(Effect::Unverified(reason));
+                }
                 self.free(effects);
                 effects.push(Effect::Fail(error));
             }
@@ -401,10 +559,19 @@ impl RequestMachine {
     }
 }
 
-fn not_drawn(tokens: &[u32], vocabulary: usize) -> MeshError {
-    let message = match tokens {
-        [token] => format!("the output stage drew token {token}, the vocabulary has {vocabulary}"),
-        _ => format!("the output stage drew {} tokens for one row", tokens.len()),
+/// What the rows of one step add to the output.
+#[derive(Debug, Default)]
+struct Accepted {
+    tokens: Vec<u32>,
+    text: String,
+    end: Option<FinishReason>,
+}
+
+fn not_drawn(tokens: &[u32], rows: usize, vocabulary: usize) -> MeshError {
+    let strange = tokens.iter().find(|token| **token as usize >= vocabulary);
+    let message = match strange {
+        Some(token) => format!("the output stage drew token {token}, the vocabulary has {vocabulary}"),
+        None => format!("the output stage drew {} tokens for {rows} rows", tokens.len()),
     };
     MeshError::new(ErrorCode::Protocol, message)
 }

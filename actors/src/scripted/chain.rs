@@ -23,10 +23,12 @@ use crate::{
     head::HeadHandle,
     host::{HostEnvironment, HostHandle, StageOwner, StageRegistry, spawn_host},
     link::memory::MemoryWriter,
+    plugin::{PluginHandle, PluginOptions, spawn_plugin},
     ports::{
         deployment::{HOST_EVENTS, ModelFacts, ModelStore, Piece, Progress},
         inference::{Caller, GenerateEvent, Generation, JournalReader},
         link::{CreditGrant, FrameSink, FrameWriter, LinkAcceptor, LinkEvents, LinkFrame, LinkHello, StageLinks},
+        plugin::NativePlugin,
         telemetry::NoTelemetry,
     },
     root::RootHandle,
@@ -52,6 +54,8 @@ pub struct ChainOptions {
     pub one_node: bool,
     /// Tokenizer.
     pub vocabulary: ScriptedVocabulary,
+    /// Plugins on the head's node.
+    pub plugins: Vec<(Arc<dyn NativePlugin>, PluginOptions)>,
 }
 
 impl Default for ChainOptions {
@@ -64,6 +68,7 @@ impl Default for ChainOptions {
             credits: crate::link::LINK_CREDITS,
             one_node: false,
             vocabulary: ScriptedVocabulary::default(),
+            plugins: Vec::new(),
         }
     }
 }
@@ -80,6 +85,8 @@ pub struct Chain {
     pub said: Vec<mpsc::Receiver<HostEvent>>,
     /// The registry of stage 0's node.
     pub registry: Arc<StageRegistry>,
+    /// Plugins of that node.
+    pub plugins: Arc<[PluginHandle]>,
     hosts: Vec<HostHandle>,
     environments: Vec<Arc<HostEnvironment>>,
     specs: Vec<StageSpec>,
@@ -183,6 +190,12 @@ impl Chain {
             said: Vec::new(),
         };
         let mut environments = Vec::new();
+        let mut plugins = Vec::new();
+        for (plugin, limits) in options.plugins.clone() {
+            let handle = spawn_plugin(plugin, limits, Arc::new(NoTelemetry), &root).await;
+            plugins.push(handle.expect("a plugin's actor"));
+        }
+        let plugins: Arc<[PluginHandle]> = plugins.into();
         let specs: Vec<StageSpec> = (0..options.stages).map(|stage| spec(&options, stage, &nodes)).collect();
         for stage in 0..options.stages {
             let node = nodes[stage as usize];
@@ -202,6 +215,7 @@ impl Chain {
                 registry: registries[stage as usize].clone(),
                 events: events.bus().clone(),
                 telemetry: Arc::new(NoTelemetry),
+                plugins: if stage == 0 { plugins.clone() } else { Arc::default() },
                 root: root.clone(),
             });
             let ExtraHost { host, said } =
@@ -235,6 +249,7 @@ impl Chain {
             events,
             said,
             registry,
+            plugins,
             hosts,
             environments,
             specs,

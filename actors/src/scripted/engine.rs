@@ -377,6 +377,10 @@ impl StageEngine for ScriptedEngine {
     fn is_exact(&self) -> bool {
         self.exact
     }
+
+    fn can_rewind(&self) -> bool {
+        true
+    }
 }
 
 impl Drop for ScriptedEngine {

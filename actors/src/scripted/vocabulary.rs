@@ -74,6 +74,10 @@ impl Vocabulary for ScriptedVocabulary {
         Ok(Self::tokens(text))
     }
 
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        Some(Self::tokens(text))
+    }
+
     fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError> {
         let lines: Vec<String> = messages
             .iter()

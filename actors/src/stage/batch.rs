@@ -1,4 +1,5 @@
-//! How stage 0 forms batches over lanes: one row of every lane that decodes, and a bounded piece of a prompt.
+//! How stage 0 forms batches over lanes: the rows of every lane that decodes, one or with candidates behind it, and a
+//! bounded piece of a prompt.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -35,6 +36,12 @@ struct Pending {
 impl Pending {
     fn remaining(&self) -> usize {
         self.span.rows() - self.taken
+    }
+
+    /// A step of decoding: every row that is left is sampled. Candidates are few, and waiting behind a prompt would cost
+    /// more than they save.
+    fn decodes(&self) -> bool {
+        self.remaining() <= self.span.sampled_rows as usize
     }
 
     fn take(&mut self, rows: usize) -> RowSpan {
@@ -112,8 +119,8 @@ impl BatchFormer {
         let mut spans: Vec<RowSpan> = self
             .pending
             .values_mut()
-            .filter(|pending| pending.remaining() == 1)
-            .map(|pending| pending.take(1))
+            .filter(|pending| pending.decodes())
+            .map(|pending| pending.take(pending.remaining()))
             .collect();
         let mut room = self.chunk;
         for lane in self.prefill_order() {
@@ -136,9 +143,9 @@ impl BatchFormer {
         })
     }
 
-    /// Lanes with two or more rows left, starting after the one served last.
+    /// Lanes with rows of a prompt left, starting after the one served last.
     fn prefill_order(&self) -> Vec<LaneId> {
-        let waiting = |(lane, pending): (&LaneId, &Pending)| (pending.remaining() > 1).then_some(*lane);
+        let waiting = |(lane, pending): (&LaneId, &Pending)| (!pending.decodes()).then_some(*lane);
         let after = self
             .pending
             .range((std::ops::Bound::Excluded(self.last_prefill), std::ops::Bound::Unbounded));
@@ -191,6 +198,22 @@ mod tests {
             .map(|span| (span.pos_start, span.rows(), span.sampled_rows))
             .collect();
         assert_eq!(shape, [(8, 8, 0), (16, 4, 1)]);
+    }
+
+    #[test]
+    fn candidates_of_a_lane_that_decodes_do_not_wait_behind_a_prompt() {
+        let mut former = BatchFormer::new(4);
+        former.rows(span(1, 0, 12));
+        former.rows(RowSpan {
+            sampled_rows: 6,
+            ..span(0, 9, 6)
+        });
+        let shape: Vec<_> = forward(&mut former)
+            .unwrap()
+            .iter()
+            .map(|span| (span.lane.0, span.rows(), span.sampled_rows))
+            .collect();
+        assert_eq!(shape, [(0, 6, 6), (1, 4, 0)]);
     }
 
     #[test]
@@ -268,7 +291,8 @@ mod tests {
             let mut seen: BTreeMap<LaneId, (Vec<u32>, Vec<u32>)> = BTreeMap::new();
             while let Some(batch) = forward(&mut former) {
                 prop_assert!(batch.windows(2).all(|pair| pair[0].lane < pair[1].lane));
-                prop_assert!(batch.iter().map(RowSpan::rows).filter(|rows| *rows > 1).sum::<usize>() <= chunk);
+                let prompts = batch.iter().filter(|part| part.rows() > part.sampled_rows as usize);
+                prop_assert!(prompts.map(RowSpan::rows).sum::<usize>() <= chunk);
                 for part in batch {
                     let (rows, sampled) = seen.entry(part.lane).or_default();
                     prop_assert_eq!(part.pos_start as usize, rows.len());

@@ -61,6 +61,8 @@ pub struct Loaded {
     pub memory: MemoryFigures,
     /// Exact mode, self-check passed.
     pub exact: bool,
+    /// Lanes can be rewound.
+    pub rewinds: bool,
 }
 
 /// What the thread says.
@@ -145,6 +147,7 @@ impl EngineThread {
                         let facts = Loaded {
                             memory: engine.memory(),
                             exact: engine.is_exact(),
+                            rewinds: engine.can_rewind(),
                         };
                         if loaded.send(Ok(facts)).is_ok() {
                             serve(engine, &queue, &board, &meter, &reply);

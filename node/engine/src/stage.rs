@@ -33,6 +33,7 @@ pub struct LlamaStage {
     last: bool,
     asked_exact: bool,
     exact: bool,
+    rewinds: bool,
     n_embd: usize,
     n_vocab: u32,
     figures: MemoryFigures,
@@ -54,6 +55,7 @@ impl LlamaStage {
     pub(crate) fn new(context: Context, load: &StageLoad, limits: CallLimits) -> Self {
         let model = context.model();
         let (n_embd, n_vocab) = (model.n_embd() as usize, model.n_vocab());
+        let rewinds = !model.is_recurrent();
         let logits = limits.outputs as u64 * u64::from(n_vocab) * size_of::<f32>() as u64;
         let figures = MemoryFigures {
             weights: model.tensor_bytes(),
@@ -71,6 +73,7 @@ impl LlamaStage {
             last: load.is_last(),
             asked_exact: load.exact,
             exact: false,
+            rewinds,
             n_embd,
             n_vocab,
             figures,
@@ -261,6 +264,10 @@ impl StageEngine for LlamaStage {
 
     fn is_exact(&self) -> bool {
         self.exact
+    }
+
+    fn can_rewind(&self) -> bool {
+        self.rewinds
     }
 }
 

@@ -156,6 +156,18 @@ impl Vocabulary for LlamaVocabulary {
         Ok(self.with_bos(self.model.vocab().tokenize(text.as_bytes(), false, true)))
     }
 
+    fn encode(&self, text: &str) -> Option<Vec<u32>> {
+        check_length(text).ok()?;
+        let tokens = self.model.vocab().tokenize(text.as_bytes(), false, false);
+        let tokens: Vec<u32> = tokens.into_iter().map(|token| token.0.cast_unsigned()).collect();
+        let mut joined = Vec::with_capacity(text.len() + 1);
+        for token in &tokens {
+            self.piece(*token, &mut joined);
+        }
+        let is_lossless = joined == text.as_bytes() || joined.strip_prefix(b" ") == Some(text.as_bytes());
+        is_lossless.then_some(tokens)
+    }
+
     fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError> {
         let texts = messages.iter().flat_map(|message| {
             [

@@ -1,10 +1,13 @@
 //! What is looked at only when somebody collects: queues, lanes, events, and what became of telemetry itself.
 
+mod plugins;
+
 use std::sync::{Arc, atomic::Ordering};
 
 use mesh_actors::{
     events::{EventBus, EventFigures},
     host::StageRegistry,
+    plugin::PluginHandle,
 };
 use mesh_proto::v1::Lanes;
 use opentelemetry::{KeyValue, metrics::Meter};
@@ -30,6 +33,8 @@ pub struct Sources {
     pub events: EventBus,
     /// Stages on the node.
     pub registry: Arc<StageRegistry>,
+    /// Plugins of the node.
+    pub plugins: Arc<[PluginHandle]>,
     /// Durable receipts, if they are kept.
     pub receipts: Option<Arc<dyn Fn() -> ReceiptFigures + Send + Sync>>,
 }
@@ -39,6 +44,7 @@ pub(crate) fn observe(meter: &Meter, sources: &Sources, fate: &Arc<Fate>) {
     observe_lanes(meter, &sources.registry);
     observe_events(meter, &sources.events);
     observe_receipts(meter, sources);
+    plugins::observe(meter, &sources.plugins);
     observe_fate(meter, fate);
 }
 

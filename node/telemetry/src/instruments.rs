@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mesh_actors::{
     events::{Lifecycle, Operation, Receipt, ReceiptEnd, RequestEnd},
-    ports::telemetry::{LinkSend, StageForward},
+    ports::telemetry::{LinkSend, PluginCall, StageForward},
 };
 use mesh_proto::ErrorCode;
 use opentelemetry::{
@@ -20,6 +20,11 @@ use crate::{
 /// From a decode step of a small model on one machine to a request of minutes.
 const SECONDS: [f64; 18] = [
     0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
+];
+
+/// From a call that only counts something to one that is given up.
+const CALL_SECONDS: [f64; 14] = [
+    0.000_001, 0.000_01, 0.000_05, 0.0001, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.05, 0.25, 1.0, 5.0,
 ];
 
 /// Rows of a batch and lanes in it: powers of two up to the largest chunk.
@@ -43,6 +48,8 @@ pub(crate) struct Instruments {
     link_bytes: Counter<u64>,
     link_send: Histogram<f64>,
     link_rtt: Gauge<f64>,
+    plugin_call: Histogram<f64>,
+    plugin_errors: Counter<u64>,
 }
 
 impl Instruments {
@@ -51,6 +58,10 @@ impl Instruments {
         let seconds = |name, about| {
             let histogram = meter.f64_histogram(name).with_unit("s").with_description(about);
             histogram.with_boundaries(SECONDS.to_vec()).build()
+        };
+        let microseconds = |name, about| {
+            let histogram = meter.f64_histogram(name).with_unit("s").with_description(about);
+            histogram.with_boundaries(CALL_SECONDS.to_vec()).build()
         };
         let counts = |name, unit, about| {
             let histogram = meter.u64_histogram(name).with_unit(unit).with_description(about);
@@ -90,6 +101,8 @@ impl Instruments {
                 .with_unit("s")
                 .with_description("Round trip of the link of a stage.")
                 .build(),
+            plugin_call: microseconds(metric::PLUGIN_CALL, "Time of a call into a plugin."),
+            plugin_errors: counter(metric::PLUGIN_ERRORS, "{call}", "Calls into plugins that failed."),
         }
     }
 
@@ -113,6 +126,18 @@ impl Instruments {
         self.link_send.record(took.as_secs_f64(), &labels);
         if let Some(rtt) = send.rtt {
             self.link_rtt.record(rtt.as_secs_f64(), &labels);
+        }
+    }
+
+    /// A plugin was called.
+    pub fn plugin_call(&self, call: &PluginCall<'_>) {
+        let labels = [
+            KeyValue::new(attribute::PLUGIN, call.plugin.to_owned()),
+            KeyValue::new(attribute::CALLBACK, call.callback),
+        ];
+        self.plugin_call.record(call.took.as_secs_f64(), &labels);
+        if call.failed {
+            self.plugin_errors.add(1, &labels);
         }
     }
 

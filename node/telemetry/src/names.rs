@@ -66,6 +66,10 @@ pub mod attribute {
     pub const BYTES: &str = "mesh.link.bytes";
     /// `finished`, `aborted` or `rejected`; of durable receipts, `written` or `lost`.
     pub const OUTCOME: &str = "mesh.outcome";
+    /// Name of a plugin.
+    pub const PLUGIN: &str = "mesh.plugin";
+    /// Function of a plugin.
+    pub const CALLBACK: &str = "mesh.plugin.callback";
     /// Finish reason or error code; for what telemetry dropped, why.
     pub const CAUSE: &str = "mesh.cause";
     /// Name of the node (resource).
@@ -122,6 +126,28 @@ pub mod metric {
     pub const SUBSCRIBERS: &str = "mesh.events.subscribers";
     /// Durable receipts: in the files, or lost to a full queue or a broken disk.
     pub const RECEIPTS: &str = "mesh.receipts";
+    /// Calls into plugins, s.
+    pub const PLUGIN_CALL: &str = "mesh.plugin.call.duration";
+    /// Calls into plugins that failed.
+    pub const PLUGIN_ERRORS: &str = "mesh.plugin.errors";
+    /// Proposals of plugins, by what came of them.
+    pub const PLUGIN_PROPOSALS: &str = "mesh.plugin.proposals";
+    /// Tokens that plugins proposed and that were verified, right or wrong.
+    pub const PLUGIN_TOKENS: &str = "mesh.plugin.proposed_tokens";
+    /// Decisions of plugins that were not used.
+    pub const PLUGIN_DISCARDED: &str = "mesh.plugin.discarded";
+    /// What plugins were not told, by what it was.
+    pub const PLUGIN_LOST: &str = "mesh.plugin.lost";
+    /// Wait of calls for a thread of their plugin: median and 99th percentile so far, s.
+    pub const PLUGIN_QUEUE_WAIT: &str = "mesh.plugin.queue.wait";
+    /// Messages in the mailbox of a plugin.
+    pub const PLUGIN_QUEUE_DEPTH: &str = "mesh.plugin.queue.depth";
+    /// Places in the mailbox of a plugin.
+    pub const PLUGIN_QUEUE_CAPACITY: &str = "mesh.plugin.queue.capacity";
+    /// Generations that a plugin follows.
+    pub const PLUGIN_GENERATIONS: &str = "mesh.plugin.generations";
+    /// Health of a plugin: 0 healthy, 1 degraded, 2 quarantined, 3 stopped.
+    pub const PLUGIN_HEALTH: &str = "mesh.plugin.health";
     /// Spans that a collector took.
     pub const SPANS_EXPORTED: &str = "mesh.telemetry.exported";
     /// Spans and metric exports that came to nothing, per cause.

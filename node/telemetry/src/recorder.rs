@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mesh_actors::{
     events::{EndObserver, EventClock, RequestEnd, RequestTrace},
-    ports::telemetry::{LinkSend, StageForward, Telemetry},
+    ports::telemetry::{LinkSend, PluginCall, StageForward, Telemetry},
 };
 use mesh_proto::{ErrorCode, TraceContext};
 
@@ -69,6 +69,10 @@ impl Telemetry for Recorder {
                 queue.push(spans::send(send, *parent, times));
             }
         }
+    }
+
+    fn plugin_call(&self, call: &PluginCall<'_>) {
+        self.instruments.plugin_call(call);
     }
 }
 

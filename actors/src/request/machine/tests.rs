@@ -12,6 +12,7 @@ fn machine(max_tokens: Option<u32>, stop: Vec<String>) -> RequestMachine {
         max_tokens,
         stop,
         context: CONTEXT,
+        speculates: false,
     };
     RequestMachine::new(plan, Arc::new(ScriptedVocabulary::default()))
 }

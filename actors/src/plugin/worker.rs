@@ -1,0 +1,234 @@
+//! The threads of a plugin: each makes one call at a time and says what it came to. A thread whose call does not return
+//! is left behind; if the call returns after all, the thread serves again.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use mesh_proto::MeshError;
+
+use super::{
+    call::{Call, CallResult, GenerationKey, InstanceKey, Job, WorkerKey},
+    ledger::{Callback, PluginLedger},
+    wakes::WakeBoard,
+};
+use crate::ports::{
+    plugin::{
+        CallFault, CallFaultKind, GenerationCommit, GenerationIds, ModelFacts, NativePlugin, PluginInstance, Poll,
+    },
+    telemetry::{PluginCall, Telemetry},
+};
+
+/// What a call is made on.
+#[derive(Clone)]
+pub enum Target {
+    /// The library, for an activation.
+    Library(Box<ModelFacts>, Arc<WakeBoard>),
+    /// An instance, for everything else.
+    Instance(Seated),
+}
+
+/// An instance with its wakes.
+#[derive(Clone)]
+pub struct Seated {
+    /// The instance.
+    pub instance: Arc<dyn PluginInstance>,
+    /// Its open operations.
+    pub board: Arc<WakeBoard>,
+}
+
+/// What a thread says.
+pub struct WorkerDone {
+    /// Which thread.
+    pub worker: WorkerKey,
+    /// What the call came to.
+    pub result: CallResult,
+    /// The instance that an activation made.
+    pub made: Option<Made>,
+}
+
+/// A new instance, with the key that it was asked for under.
+pub type Made = (InstanceKey, Arc<dyn PluginInstance>);
+
+/// What all threads of a plugin share.
+pub struct WorkerContext {
+    /// The library.
+    pub plugin: Arc<dyn NativePlugin>,
+    /// Counts calls.
+    pub ledger: Arc<PluginLedger>,
+    /// Measures calls.
+    pub telemetry: Arc<dyn Telemetry>,
+    /// Called with every result.
+    pub reply: Box<dyn Fn(WorkerDone) + Send + Sync>,
+}
+
+/// The threads. Dropping them ends each when its call has returned.
+pub struct Workers {
+    jobs: Vec<SyncSender<(Job, Target)>>,
+}
+
+impl Workers {
+    /// Starts them.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread.
+    pub fn start(count: usize, context: &Arc<WorkerContext>) -> Result<Self, MeshError> {
+        let start = |index: usize| {
+            // A thread gets its next job only when it has said what the last came to.
+            let (jobs, queue) = sync_channel(1);
+            let context = context.clone();
+            thread::Builder::new()
+                .name(format!("plugin-{index}-{}", context.plugin.facts().name))
+                .spawn(move || serve(&queue, &context))
+                .map_err(|error| MeshError::internal(format!("the system gave no thread for a plugin: {error}")))?;
+            Ok(jobs)
+        };
+        let jobs = (0..count).map(start).collect::<Result<_, MeshError>>()?;
+        Ok(Self { jobs })
+    }
+
+    /// Gives a thread its next call.
+    pub fn run(&self, job: Job, target: Target) {
+        if let Some(jobs) = self.jobs.get(job.worker.0)
+            && jobs.try_send((job, target)).is_err()
+        {
+            tracing::error!("a plugin's thread is not there for its call");
+        }
+    }
+}
+
+fn serve(queue: &Receiver<(Job, Target)>, context: &WorkerContext) {
+    while let Ok((job, target)) = queue.recv() {
+        let worker = job.worker;
+        let mut timed = Timed {
+            context,
+            calls: Vec::with_capacity(2),
+        };
+        let (result, made) = catch_unwind(AssertUnwindSafe(|| perform(&job, &target, &mut timed)))
+            .unwrap_or_else(|_| (CallResult::Returned(Err(our_panic())), None));
+        let calls = std::mem::take(&mut timed.calls);
+        (context.reply)(WorkerDone { worker, result, made });
+        // Behind the reply: nobody waits for measurements.
+        for (callback, took, failed) in calls {
+            context.telemetry.plugin_call(&PluginCall {
+                plugin: &context.plugin.facts().name,
+                callback: callback.name(),
+                took,
+                failed,
+            });
+        }
+    }
+}
+
+fn our_panic() -> CallFault {
+    CallFault {
+        kind: CallFaultKind::Panicked,
+        message: "the call panicked on the node's side; see its log".to_owned(),
+    }
+}
+
+/// Takes the time of calls.
+struct Timed<'a> {
+    context: &'a WorkerContext,
+    calls: Vec<(Callback, Duration, bool)>,
+}
+
+impl Timed<'_> {
+    fn call<T>(&mut self, callback: Callback, call: impl FnOnce() -> Result<T, CallFault>) -> Result<T, CallFault> {
+        let began = Instant::now();
+        let result = call();
+        let took = began.elapsed();
+        self.context.ledger.called(callback, took);
+        if let Err(fault) = &result {
+            self.context.ledger.failed(callback, &fault.message);
+        }
+        self.calls.push((callback, took, result.is_err()));
+        result
+    }
+}
+
+fn perform(job: &Job, target: &Target, timed: &mut Timed<'_>) -> (CallResult, Option<Made>) {
+    match target {
+        Target::Library(model, board) => {
+            let board = board.clone();
+            let wake = Arc::new(move |operation| board.wake(operation));
+            let plugin = timed.context.plugin.clone();
+            match timed.call(Callback::Activate, || plugin.activate(model, wake)) {
+                Ok(instance) => (CallResult::Returned(Ok(())), Some((job.instance, instance))),
+                Err(fault) => (CallResult::Returned(Err(fault)), None),
+            }
+        }
+        Target::Instance(seated) => {
+            let result = match &job.generation {
+                Some((key, ids)) => call_instance(*key, ids, &job.call, seated, timed),
+                None => CallResult::Returned(timed.call(Callback::Shutdown, || seated.instance.shutdown())),
+            };
+            (result, None)
+        }
+    }
+}
+
+fn call_instance(
+    key: GenerationKey,
+    ids: &GenerationIds,
+    call: &Call,
+    seated: &Seated,
+    timed: &mut Timed<'_>,
+) -> CallResult {
+    let Seated { instance, board } = seated;
+    let returned = match call {
+        Call::Propose { query, deadline } => {
+            let started = timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline));
+            return match started {
+                Err(fault) => CallResult::Proposed {
+                    operation: None,
+                    poll: Err(fault),
+                },
+                Ok(operation) => {
+                    board.opened(operation, key);
+                    let poll = timed.call(Callback::Poll, || instance.poll_proposal(operation, query));
+                    settle(board, operation, key, &poll);
+                    let operation = Some(operation);
+                    CallResult::Proposed { operation, poll }
+                }
+            };
+        }
+        Call::Poll { operation, query } => {
+            board.polling(*operation);
+            let poll = timed.call(Callback::Poll, || instance.poll_proposal(*operation, query));
+            settle(board, *operation, key, &poll);
+            return CallResult::Polled(poll);
+        }
+        Call::Cancel { operation } => {
+            board.over(*operation, key);
+            timed.call(Callback::Cancel, || instance.cancel_proposal(*operation))
+        }
+        Call::Begin(start) => timed.call(Callback::Begin, || instance.begin(start)),
+        Call::Commit { tokens, total } => timed.call(Callback::Commit, || {
+            let total = *total;
+            instance.commit(&GenerationCommit { ids, tokens, total })
+        }),
+        Call::Finish(finish) => timed.call(Callback::Finish, || instance.finish(finish)),
+        Call::Abort(abort) => timed.call(Callback::Abort, || instance.abort(abort)),
+        Call::Report(report) => {
+            let (candidates, outcome) = &**report;
+            timed.call(Callback::Report, || instance.report(ids, candidates, outcome))
+        }
+        Call::Discard(discarded) => timed.call(Callback::Discard, || instance.discard(ids, discarded)),
+        Call::Activate | Call::Shutdown => Ok(()),
+    };
+    CallResult::Returned(returned)
+}
+
+fn settle(board: &WakeBoard, operation: u64, key: GenerationKey, poll: &Result<Poll, CallFault>) {
+    if matches!(poll, Ok(Poll::Ready(_) | Poll::Abstain)) {
+        board.over(operation, key);
+    }
+}
