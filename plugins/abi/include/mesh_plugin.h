@@ -316,9 +316,10 @@ typedef struct MeshPluginTable {
      * other open operation of the instance has. `query` and all in it: during the call. Only while no operation of the
      * generation is open. Must not block. MESH_OK, MESH_ERROR (no operation is open then), MESH_PANICKED. */
     MeshStatus (*start_proposal)(void *instance, const MeshProposalQuery *query, uint64_t *operation);
-    /* [generation] How far an open operation is. Called once after its start, then after each wake. `output`: during
-     * the call. Must not block. MESH_PENDING; MESH_READY, MESH_ABSTAIN (the operation is over); MESH_FAILED,
-     * MESH_ERROR, MESH_PANICKED (`cancel_proposal` follows). */
+    /* [generation] How far an open operation is. Called once after its start, then after each wake; one that wakes again
+     * and again and stays pending is left alone until its deadline. `output`: during the call. Must not block.
+     * MESH_PENDING; MESH_READY, MESH_ABSTAIN (the operation is over); MESH_FAILED, MESH_ERROR, MESH_PANICKED
+     * (`cancel_proposal` follows, as it does after candidates that do not hold). */
     MeshStatus (*poll_proposal)(void *instance, uint64_t operation, MeshProposalOutput *output);
     /* [generation] The node has lost interest in an operation: it is over. Must not block. MESH_OK, MESH_ERROR,
      * MESH_PANICKED. */
@@ -330,7 +331,8 @@ typedef struct MeshPluginTable {
      * MESH_ERROR, MESH_PANICKED. */
     MeshStatus (*discard_proposal)(void *instance, const MeshProposalDiscard *discard);
     /* [the thread of the call that failed, before any other call on it] Why the last call on this thread failed: writes
-     * up to `capacity` bytes of UTF-8 and returns their number. `instance` is null after a failed `activate`. */
+     * up to `capacity` bytes of UTF-8 and returns their number. `instance` is null after a failed `activate` and after
+     * `shutdown`. */
     uint64_t (*last_error)(void *instance, uint8_t *buffer, uint64_t capacity);
 } MeshPluginTable;
 
