@@ -139,8 +139,7 @@ impl PluginView {
     /// As `mesh plugins show` prints it.
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{}  {}\n", self.title(), self.health);
-        let mut facts = Table::new(&[]);
-        let mut fact = |name: &str, value: String| facts.row([name.to_owned(), value]);
+        let mut fact = |name: &str, value: String| text.push_str(&format!("  {name:<17}  {value}\n"));
         if let Some(reason) = &self.reason {
             fact("reason", reason.clone());
         }
@@ -163,7 +162,6 @@ impl PluginView {
             fact("discarded", format!("{} decisions", self.discarded));
             fact("wakes for nothing", self.spurious_wakes.to_string());
         }
-        text.push_str(&facts.render(2));
         for (title, counts) in [("proposals", &self.proposals), ("not told", &self.lost)] {
             if counts.values().any(|count| *count > 0) {
                 let counts = counts.iter().filter(|(_, count)| **count > 0);

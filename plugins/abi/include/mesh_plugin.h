@@ -32,7 +32,7 @@
  *
  * Threads
  *
- *  [activation]  a thread of its own for each call; none of the instance's other calls runs
+ *  [activation]  one of the plugin's threads; none of the instance's other calls runs
  *  [generation]  one of the plugin's threads. Calls of one generation never overlap and keep their order; calls of
  *                different generations run side by side, unless the plugin has MESH_CAP_SERIAL: then no two calls
  *                into the plugin ever overlap, activation and shutdown included
