@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use futures::StreamExt;
 use mesh_proto::v1::{
     CancelRequestRequest, CreateTicketRequest, Deployment, GetReceiptRequest, GetStatusRequest, GetStatusResponse,
-    ListRequestsRequest, ListRequestsResponse, Receipt, Scope, ServeRequest, StopRequest, SubscribeRequest,
-    SubscribeResponse, deployment_service_client::DeploymentServiceClient,
+    ListPluginsRequest, ListRequestsRequest, ListRequestsResponse, Plugin, Receipt, Scope, ServeRequest, StopRequest,
+    SubscribeRequest, SubscribeResponse, deployment_service_client::DeploymentServiceClient,
     lifecycle_service_client::LifecycleServiceClient, node_service_client::NodeServiceClient, serve_response::Event,
 };
 use serde_json::{Value, json};
@@ -268,6 +268,13 @@ impl Api {
             .await?
             .into_inner()
             .ticket)
+    }
+
+    /// Native plugins of the node.
+    pub async fn plugins(&self) -> Result<Vec<Plugin>> {
+        let mut client = NodeServiceClient::new(self.channel().await?);
+        let request = self.authorized(ListPluginsRequest {})?;
+        Ok(client.list_plugins(request).await?.into_inner().plugins)
     }
 
     /// Status.

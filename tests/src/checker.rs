@@ -5,6 +5,7 @@
 //! | sequences have no gaps and no repeats | each request, each node and run |
 //! | queued, started, prefilled, committed\*, one terminal; nothing after it | each request |
 //! | rejected was never started; finished was prefilled | each request |
+//! | a proposal is resolved once, before the next and before the end; no more is accepted than was proposed | each request |
 //! | totals grow by what is committed; ids are as many as counted | each request |
 //! | the receipt is what was told: ids, counts, session, and a time for each token | each request |
 //! | node, deployment, agent session, and session from the start on stay the same | each attempt |
@@ -52,6 +53,10 @@ pub struct Told {
     pub agent_session: String,
     /// Its receipt.
     pub receipt: Option<Receipt>,
+    /// Candidates of all its proposals that the model produced too.
+    pub accepted: u32,
+    /// The proposal that is open: its decision and how many candidates it has.
+    proposal: Option<(String, u32)>,
     prefilled: bool,
     sequence: u64,
     attempt: u32,
@@ -208,9 +213,19 @@ impl Checker {
                 told.reason.clone_from(&rejected.code);
                 told.settle(End::Rejected, None, event)?;
             }
-            Kind::Proposed(_) | Kind::ProposalResolved(_) | Kind::Recovering(_) | Kind::Recovered(_) => {
-                ensure!(told.started, "before a lane was held");
+            Kind::Proposed(proposed) => {
+                ensure!(told.prefilled, "proposed before prefill");
+                ensure!(proposed.count > 0 && !proposed.proposer.is_empty(), "an empty proposal");
+                let open = told.proposal.replace((proposed.decision_id.clone(), proposed.count));
+                ensure!(open.is_none(), "{open:?} is open");
             }
+            Kind::ProposalResolved(resolved) => {
+                let (decision, count) = told.proposal.take().context("nothing was proposed")?;
+                ensure!(decision == resolved.decision_id, "another decision: {decision}");
+                ensure!(resolved.accepted <= count && !resolved.reason.is_empty(), "of {count}");
+                told.accepted += resolved.accepted;
+            }
+            Kind::Recovering(_) | Kind::Recovered(_) => ensure!(told.started, "before a lane was held"),
         }
         Ok(())
     }
@@ -261,6 +276,7 @@ impl Told {
 
     fn settle(&mut self, end: End, receipt: Option<&Receipt>, event: &LifecycleEvent) -> Result<()> {
         self.end = Some(end);
+        ensure!(self.proposal.is_none(), "{:?} was not resolved", self.proposal);
         let Some(receipt) = receipt else { return Ok(()) };
         ensure!(receipt.request_id == event.request_id, "a receipt of another request");
         ensure!(receipt.session_id == self.session, "a receipt of another session");

@@ -41,12 +41,17 @@ pub fn config(name: &str, data_dir: &std::path::Path) -> NodeConfig {
 impl Cluster {
     /// Starts `count` nodes and joins them.
     pub async fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, |config| config).await
+    }
+
+    /// The same, with settings that `adjust` makes of those for tests.
+    pub async fn start_with(count: usize, adjust: impl Fn(NodeConfig) -> NodeConfig) -> Result<Self> {
         let (mut nodes, ledger): (Vec<TestNode>, Ledger) = Default::default();
         let mut ticket = None;
         for index in 0..count {
             let name = char::from(b'a' + index as u8).to_string();
             let directory = tempfile::tempdir()?;
-            let node = Node::start(config(&name, directory.path()), ticket.clone()).await?;
+            let node = Node::start(adjust(config(&name, directory.path())), ticket.clone()).await?;
             if ticket.is_none() {
                 ticket = Some(node.ticket()?);
             }

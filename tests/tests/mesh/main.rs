@@ -8,6 +8,7 @@ mod join;
 mod lifecycle;
 mod one_name;
 mod openai_client;
+mod plugins;
 mod real_models;
 mod receipts;
 mod serve;

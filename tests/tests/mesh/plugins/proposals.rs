@@ -1,0 +1,191 @@
+//! Proposals over a split model: output is what it is without them.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use mesh_plugin_fixtures::ngram_proposer;
+use mesh_proto::v1::ServeRequest;
+use mesh_tests::{Answer, ChatCall, Processes};
+use proptest::{
+    prelude::*,
+    strategy::ValueTree as _,
+    test_runner::{TestRng, TestRunner},
+};
+use serde_json::json;
+
+use super::{Prepared, log, plugin_when};
+
+const REQUESTS: usize = 200;
+
+/// Of what a prompt is made: it comes again, so that there is something to look up.
+const PHRASES: [&str; 8] = [
+    "In the beginning God created the heaven and the earth. ",
+    "And God said, Let there be light: and there was light. ",
+    "The LORD is my shepherd; I shall not want. ",
+    "and the evening and the morning were the first day. ",
+    "Blessed are the poor in spirit: for theirs is the kingdom of heaven. ",
+    "begat sons and daughters: ",
+    "the sea, and the dry land, ",
+    "x y x y x y ",
+];
+
+/// What a random request asks.
+#[derive(Debug, Clone)]
+struct Wanted {
+    phrases: Vec<usize>,
+    max_tokens: u32,
+    seed: Option<u32>,
+    temperature: f64,
+    stop: Option<&'static str>,
+    penalty: bool,
+    cancelled_after: Option<usize>,
+}
+
+fn wanted() -> impl Strategy<Value = Wanted> {
+    (
+        proptest::collection::vec(0..PHRASES.len(), 1..6),
+        1u32..70,
+        proptest::option::of(any::<u32>()),
+        prop_oneof![Just(0.3), Just(0.7), Just(1.0)],
+        proptest::option::weighted(0.2, prop_oneof![Just("LORD"), Just(" the "), Just(". ")]),
+        proptest::bool::weighted(0.2),
+        proptest::option::weighted(0.1, 1usize..12),
+    )
+        .prop_map(
+            |(phrases, max_tokens, seed, temperature, stop, penalty, cancelled_after)| Wanted {
+                phrases,
+                max_tokens,
+                seed,
+                temperature,
+                stop,
+                penalty,
+                cancelled_after,
+            },
+        )
+}
+
+impl Wanted {
+    fn call(&self, model: &str) -> ChatCall {
+        let question: String = self.phrases.iter().map(|phrase| PHRASES[*phrase]).collect();
+        let mut call = match self.seed {
+            Some(seed) => {
+                let call = ChatCall::sampled(model, &question, u64::from(seed));
+                call.with("temperature", json!(self.temperature))
+            }
+            None => ChatCall::greedy(model, &question),
+        };
+        if let Some(stop) = self.stop {
+            call = call.with("stop", json!(stop));
+        }
+        if self.penalty {
+            call = call
+                .with("frequency_penalty", json!(0.4))
+                .with("presence_penalty", json!(0.1));
+        }
+        call.with("max_tokens", json!(self.max_tokens))
+    }
+}
+
+fn random_requests() -> Vec<Wanted> {
+    // A seed of its own, the same in every run: what fails can be run again.
+    let rng = TestRng::from_seed(prop::test_runner::RngAlgorithm::ChaCha, &[11; 32]);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
+    let mut next = || wanted().new_tree(&mut runner).map(|tree| tree.current());
+    (0..REQUESTS).map(|_| next().expect("a request")).collect()
+}
+
+async fn serve(nodes: &Processes, name: &str, stages: &str) -> Result<()> {
+    let request = ServeRequest {
+        model: "built-in".to_owned(),
+        name: name.to_owned(),
+        stages: stages.to_owned(),
+        exact: true,
+        ..ServeRequest::default()
+    };
+    ensure!(nodes.api(0).serve(request).await?.exact, "the self-check disagreed");
+    Ok(())
+}
+
+async fn answers(nodes: &Processes, model: &str, requests: &[Wanted]) -> Result<Vec<Answer>> {
+    let one = |wanted: &Wanted| {
+        let (call, cancelled_after) = (wanted.call(model), wanted.cancelled_after);
+        async move {
+            let mut answer = match cancelled_after {
+                // A client that goes away: what it got is compared with as much of the other.
+                Some(chunks) => {
+                    nodes
+                        .api(1)
+                        .stream_until(&call, |answer| answer.chunks >= chunks)
+                        .await?
+                }
+                None => nodes.api(1).stream(&call).await?,
+            };
+            // Accepted runs come in one chunk.
+            answer.chunks = 0;
+            anyhow::Ok(answer)
+        }
+    };
+    let all: Vec<_> = requests.iter().map(one).collect();
+    stream::iter(all).buffered(4).try_collect().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_random_requests_give_the_text_they_give_without_proposals() -> Result<()> {
+    let ngram = Prepared::new(ngram_proposer(), &[])?;
+    let mut nodes = Processes::with_environment(&[]);
+    let (library, config) = (&ngram.setting.path, ngram.setting.config.as_ref());
+    let library = library.display().to_string();
+    let config = config.map(|path| path.display().to_string()).unwrap_or_default();
+    // Long enough that a busy machine asks the plugin at all; it is not what is measured here.
+    let flags = [
+        "--plugin",
+        &library,
+        "--plugin-config",
+        &config,
+        "--plugin-deadline",
+        "1s",
+        "--plugin-required",
+    ];
+    nodes.add("a", &flags).await?;
+    nodes.add("b", &[]).await?;
+    nodes.add("c", &[]).await?;
+    // The plugin follows generations whose head is its node: stage 0 is on `a` in one and on `b` in the other.
+    serve(&nodes, "with", "a:0-3,b:3-5,c:5-8").await?;
+    serve(&nodes, "without", "b:0-3,c:3-5,a:5-8").await?;
+    let requests = random_requests();
+    let with = answers(&nodes, "with", &requests).await?;
+    let without = answers(&nodes, "without", &requests).await?;
+    for ((wanted, with), without) in requests.iter().zip(&with).zip(&without) {
+        if wanted.cancelled_after.is_some() {
+            let (short, long) = if with.text.len() <= without.text.len() {
+                (with, without)
+            } else {
+                (without, with)
+            };
+            assert!(long.text.starts_with(&short.text), "{wanted:?}\n{with:?}\n{without:?}");
+        } else {
+            assert_eq!(with, without, "{wanted:?}");
+        }
+    }
+    let idle = plugin_when(&nodes.api(0), "every generation is told", |plugin| {
+        plugin.generations == 0
+    })
+    .await;
+    assert_eq!(idle.lost.values().sum::<u64>(), 0, "{idle:?}");
+    let told = nodes.finish().await?;
+    let lines = ngram.log()?;
+    let proof = log::prove(&lines)?;
+    assert_eq!(proof.finished + proof.aborted, REQUESTS);
+    assert!(proof.aborted > 0 && proof.finished > 150, "{proof:?}");
+    assert!(proof.decisions > 100 && proof.accepted > 100, "{proof:?}");
+    let accepted: u32 = told.values().map(|told| told.accepted).sum();
+    assert_eq!(u64::from(accepted), proof.accepted, "events and plugin agree");
+    let begun: BTreeSet<&str> = lines
+        .iter()
+        .filter(|line| line.event() == "begin")
+        .map(log::Line::request)
+        .collect();
+    assert_eq!(begun.len(), REQUESTS, "one generation for each request to its node");
+    Ok(())
+}
