@@ -73,7 +73,7 @@ pub enum Input {
     Candidates {
         /// Step of the query.
         step: u64,
-        /// All in the vocabulary.
+        /// As many as were asked for at most, all in the vocabulary; others are not computed.
         tokens: Vec<u32>,
     },
     /// A stage could not compute the lane.
@@ -160,7 +160,10 @@ enum State {
 #[derive(Debug)]
 enum Step {
     /// Proposers look.
-    Asking,
+    Asking {
+        /// Most candidates.
+        most: u32,
+    },
     /// Rows are under way; the last is at `end - 1`.
     Computing {
         /// Position after the last row.
@@ -370,11 +373,12 @@ impl RequestMachine {
         if *held != session || end != Some(*expected) {
             return;
         }
-        let candidates = std::mem::take(candidates);
+        let (wanted, vocabulary) = (candidates.len() + 1, self.vocabulary.len());
         // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
-        if tokens.len() != candidates.len() + 1 || tokens.iter().any(|token| *token as usize >= self.vocabulary.len()) {
-            return self.abort(not_drawn(tokens, candidates.len() + 1, self.vocabulary.len()), effects);
+        if tokens.len() != wanted || tokens.iter().any(|token| *token as usize >= vocabulary) {
+            return self.abort(not_drawn(tokens, wanted, vocabulary), effects);
         }
+        let candidates = std::mem::take(candidates);
         let first = self.generated.is_empty();
         let mut accepted = Accepted::default();
         let verified = self.verify(&candidates, tokens, &mut accepted);
@@ -455,7 +459,7 @@ impl RequestMachine {
         }
         self.queries += 1;
         if let State::Running { step, .. } = &mut self.state {
-            *step = Step::Asking;
+            *step = Step::Asking { most: max_tokens };
         }
         effects.push(Effect::Ask(Arc::new(ProposalQuery {
             prompt_count: u64::from(self.prompt_tokens()),
@@ -477,9 +481,34 @@ impl RequestMachine {
     }
 
     fn candidates(&mut self, step: u64, tokens: Vec<u32>, effects: &mut Vec<Effect>) {
-        let is_asking = matches!(self.state, State::Running { step: Step::Asking, .. });
-        if is_asking && step == self.queries {
-            self.compute(tokens, effects);
+        let State::Running {
+            step: Step::Asking { most },
+            ..
+        } = self.state
+        else {
+            return;
+        };
+        if step != self.queries {
+            return;
+        }
+        match self.flaw(&tokens, most) {
+            Some(reason) => {
+                effects.push(Effect::Unverified(reason));
+                self.compute(Vec::new(), effects);
+            }
+            None => self.compute(tokens, effects),
+        }
+    }
+
+    /// Proposers check what they give. Here it is what the lane has room for, and what the engine can take.
+    fn flaw(&self, candidates: &[u32], most: u32) -> Option<DiscardReason> {
+        let is_known = |token: &u32| (*token as usize) < self.vocabulary.len();
+        if candidates.len() > most as usize {
+            Some(DiscardReason::InvalidTokenCount)
+        } else if !candidates.iter().all(is_known) {
+            Some(DiscardReason::InvalidTokenId)
+        } else {
+            None
         }
     }
 
