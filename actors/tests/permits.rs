@@ -103,7 +103,7 @@ fn the_last_place_is_a_fences_alone() {
 #[test]
 fn a_place_that_is_given_back_can_be_taken_again() {
     check(|| {
-        let permits = Permits::new(1, 2);
+        let permits = Permits::new(1, 3);
         let others: Vec<_> = [Class::Ordinary, Class::Fence]
             .into_iter()
             .map(|class| {

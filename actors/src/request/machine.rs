@@ -164,8 +164,10 @@ enum Step {
         /// Most candidates.
         most: u32,
     },
-    /// Rows are under way; the last is at `end - 1`.
+    /// Rows are under way.
     Computing {
+        /// Position of the first row.
+        start: u32,
         /// Position after the last row.
         end: u32,
         /// Candidates among the rows, its last ones.
@@ -246,7 +248,7 @@ impl RequestMachine {
                 rows,
                 tokens,
             } => {
-                self.returned(session, pos_start.checked_add(rows), &tokens, effects);
+                self.returned(session, pos_start, pos_start.checked_add(rows), &tokens, effects);
             }
             Input::Candidates { step, tokens } => self.candidates(step, tokens, effects),
             Input::LaneFailed { session, error } => {
@@ -333,6 +335,7 @@ impl RequestMachine {
             sampling: Box::new(self.plan.sampling.clone()),
         });
         let step = Step::Computing {
+            start: 0,
             end: self.prompt_tokens(),
             candidates: Vec::new(),
         };
@@ -356,11 +359,20 @@ impl RequestMachine {
         self.prompt_tokens() + self.completion_tokens()
     }
 
-    /// `end` is the position after the last row.
-    fn returned(&mut self, session: SessionId, end: Option<u32>, tokens: &[u32], effects: &mut Vec<Effect>) {
+    /// `start` and `end` are the positions of the first row and after the last.
+    fn returned(
+        &mut self,
+        session: SessionId,
+        start: u32,
+        end: Option<u32>,
+        tokens: &[u32],
+        effects: &mut Vec<Effect>,
+    ) {
+        let first = self.generated.is_empty();
         let State::Running {
             session: held,
             step: Step::Computing {
+                start: first_row,
                 end: expected,
                 candidates,
             },
@@ -369,8 +381,9 @@ impl RequestMachine {
         else {
             return;
         };
-        // A chunk of the prompt that is not its last, a late answer, or a repeated one.
-        if *held != session || end != Some(*expected) {
+        // A chunk of the prompt that is not its last, a late answer, or a repeated one: rows behind a wrong candidate
+        // may end where those before it did. Only a prompt comes in chunks.
+        if *held != session || end != Some(*expected) || !(first || start == *first_row) {
             return;
         }
         let (wanted, vocabulary) = (candidates.len() + 1, self.vocabulary.len());
@@ -379,7 +392,6 @@ impl RequestMachine {
             return self.abort(not_drawn(tokens, wanted, vocabulary), effects);
         }
         let candidates = std::mem::take(candidates);
-        let first = self.generated.is_empty();
         let mut accepted = Accepted::default();
         let verified = self.verify(&candidates, tokens, &mut accepted);
         if !candidates.is_empty() {
@@ -527,6 +539,7 @@ impl RequestMachine {
             .collect();
         let rows = tokens.len() as u32;
         *step = Step::Computing {
+            start: pos_start,
             end: pos_start + rows,
             candidates,
         };

@@ -625,8 +625,17 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// More with `PROPTEST_CASES`.
+fn at_least(cases: u32) -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig {
+        cases: asked.cases.max(cases),
+        ..asked
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(at_least(1500))]
 
     #[test]
     fn whatever_a_plugin_and_requests_do_the_rules_hold(

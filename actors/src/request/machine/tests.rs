@@ -200,6 +200,16 @@ fn candidates_of_another_step_or_a_second_time_are_ignored() {
 }
 
 #[test]
+fn a_repeated_answer_is_ignored_though_the_rows_under_way_end_where_it_did() {
+    let (mut machine, _) = asking(None);
+    handle(&mut machine, candidates(1, &[6]));
+    handle(&mut machine, returned(4, 2, vec![9, 3]));
+    assert_eq!(handle(&mut machine, candidates(2, &[])), [rows(5, &[9])]);
+    assert_eq!(handle(&mut machine, returned(4, 2, vec![9, 3])), []);
+    assert!(!handle(&mut machine, returned(5, 1, vec![4])).is_empty());
+}
+
+#[test]
 fn the_last_token_of_the_budget_is_not_asked_about() {
     let (mut machine, query) = asking(Some(3));
     assert_eq!(query.max_tokens, 1);
@@ -617,8 +627,17 @@ fn outcome_of(prompt: usize, base: usize, candidates: &[u32], came: &Came, ended
     }
 }
 
+/// More with `PROPTEST_CASES`.
+fn at_least(cases: u32) -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig {
+        cases: asked.cases.max(cases),
+        ..asked
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(at_least(2000))]
 
     /// Whatever comes, late, twice or of others: answered once, ended once, each lane given back once, nothing after.
     #[test]
