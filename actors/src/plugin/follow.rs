@@ -64,6 +64,8 @@ struct Follower {
     key: Option<GenerationKey>,
     /// Something was lost: only the end is told.
     incomplete: bool,
+    /// It is not asked any more: it said so, or something was lost.
+    off: Arc<AtomicBool>,
 }
 
 impl Followers {
@@ -75,6 +77,7 @@ impl Followers {
                 seat: seat.clone(),
                 incomplete: key.is_none(),
                 key,
+                off: Arc::default(),
             }
         };
         Self {
@@ -94,7 +97,7 @@ impl Followers {
                     name: follower.seat.handle.facts().name.clone(),
                     seat: follower.seat.clone(),
                     key: follower.key?,
-                    off: Arc::default(),
+                    off: follower.off.clone(),
                 };
                 Some(Box::new(proposer) as Box<dyn Proposer>)
             })
@@ -114,6 +117,7 @@ impl Followers {
             let fits = !follower.incomplete && follower.key.is_some_and(|key| handle.commit(key, tokens, total));
             if !fits {
                 follower.incomplete = true;
+                follower.off.store(true, Ordering::Relaxed);
                 handle.lost(Loss::Commit);
             }
         }
@@ -142,7 +146,10 @@ impl Followers {
     }
 
     fn end(self, end: impl Fn(&GenerationIds, bool) -> End) {
-        for Follower { seat, key, incomplete } in self.followers {
+        for Follower {
+            seat, key, incomplete, ..
+        } in self.followers
+        {
             let ending = Ending {
                 instance: seat.instance,
                 ids: self.ids.clone(),
@@ -161,7 +168,7 @@ struct PluginProposer {
     name: Arc<str>,
     seat: Arc<Seat>,
     key: GenerationKey,
-    /// It said that it will not answer this request any more.
+    /// It is not asked any more.
     off: Arc<AtomicBool>,
 }
 

@@ -496,11 +496,12 @@ impl PluginMachine {
         let Some(generation) = self.generations.get_mut(&key).filter(|generation| !generation.ended) else {
             return;
         };
+        if generation.incomplete || shut_out {
+            generation.incomplete = true;
+            return;
+        }
         if generation.total + tokens.len() as u64 != total {
             self.ledger.lost(Loss::Bookkeeping);
-            generation.incomplete = true;
-        }
-        if generation.incomplete || shut_out {
             generation.incomplete = true;
             return;
         }
@@ -539,10 +540,14 @@ impl PluginMachine {
             if ending.begun || self.closing.is_some() || self.health.is_shut_out() {
                 return;
             }
-            let Some(instance) = self.instances.get_mut(&ending.instance) else {
+            let Some(active) = self
+                .instances
+                .get_mut(&ending.instance)
+                .filter(|instance| instance.state == InstanceState::Active)
+            else {
                 return;
             };
-            instance.generations += 1;
+            active.generations += 1;
             let mut unheard = Generation::new(ending.instance, ending.ids.clone(), ending.attempt, None);
             unheard.incomplete = true;
             self.generations.insert(key, unheard);
@@ -682,16 +687,20 @@ impl PluginMachine {
         let Some((_, waiting)) = generation.running.take() else {
             return;
         };
-        match result {
-            CallResult::Returned(result) => self.returned(key, waiting, result, now),
-            CallResult::Proposed { operation, poll } => self.polled(key, operation, poll, now, effects),
-            CallResult::Polled(poll) => {
-                let operation = match call {
-                    Call::Poll { operation, .. } => Some(operation),
-                    _ => None,
-                };
-                self.polled(key, operation, poll, now, effects);
+        match (result, &call) {
+            (CallResult::Proposed { operation, poll }, _) => self.polled(key, operation, poll, now, effects),
+            (CallResult::Polled(poll), Call::Poll { operation, .. }) => {
+                self.polled(key, Some(*operation), poll, now, effects);
             }
+            (CallResult::Polled(poll), _) => self.polled(key, None, poll, now, effects),
+            // The node's own side of a question panicked.
+            (CallResult::Returned(Err(fault)), Call::Poll { operation, .. }) => {
+                self.polled(key, Some(*operation), Err(fault), now, effects);
+            }
+            (CallResult::Returned(Err(fault)), Call::Propose { .. }) => {
+                self.polled(key, None, Err(fault), now, effects);
+            }
+            (CallResult::Returned(result), _) => self.returned(key, waiting, result, now),
         }
         self.make_ready(key);
     }
@@ -835,7 +844,7 @@ impl PluginMachine {
                 Some(Call::Abort(abort)) => abort.incomplete = incomplete,
                 _ => {}
             }
-            if !generation.begun {
+            if !generation.begun && generation.running.is_none() {
                 self.forget(key);
             } else {
                 self.make_ready(key);

@@ -73,7 +73,7 @@ pub enum Input {
     Candidates {
         /// Step of the query.
         step: u64,
-        /// All in the vocabulary.
+        /// As many as were asked for at most, all in the vocabulary; others are not computed.
         tokens: Vec<u32>,
     },
     /// A stage could not compute the lane.
@@ -160,9 +160,14 @@ enum State {
 #[derive(Debug)]
 enum Step {
     /// Proposers look.
-    Asking,
-    /// Rows are under way; the last is at `end - 1`.
+    Asking {
+        /// Most candidates.
+        most: u32,
+    },
+    /// Rows are under way.
     Computing {
+        /// Position of the first row.
+        start: u32,
         /// Position after the last row.
         end: u32,
         /// Candidates among the rows, its last ones.
@@ -243,7 +248,7 @@ impl RequestMachine {
                 rows,
                 tokens,
             } => {
-                self.returned(session, pos_start.checked_add(rows), &tokens, effects);
+                self.returned(session, pos_start, pos_start.checked_add(rows), &tokens, effects);
             }
             Input::Candidates { step, tokens } => self.candidates(step, tokens, effects),
             Input::LaneFailed { session, error } => {
@@ -330,6 +335,7 @@ impl RequestMachine {
             sampling: Box::new(self.plan.sampling.clone()),
         });
         let step = Step::Computing {
+            start: 0,
             end: self.prompt_tokens(),
             candidates: Vec::new(),
         };
@@ -353,11 +359,20 @@ impl RequestMachine {
         self.prompt_tokens() + self.completion_tokens()
     }
 
-    /// `end` is the position after the last row.
-    fn returned(&mut self, session: SessionId, end: Option<u32>, tokens: &[u32], effects: &mut Vec<Effect>) {
+    /// `start` and `end` are the positions of the first row and after the last.
+    fn returned(
+        &mut self,
+        session: SessionId,
+        start: u32,
+        end: Option<u32>,
+        tokens: &[u32],
+        effects: &mut Vec<Effect>,
+    ) {
+        let first = self.generated.is_empty();
         let State::Running {
             session: held,
             step: Step::Computing {
+                start: first_row,
                 end: expected,
                 candidates,
             },
@@ -366,16 +381,17 @@ impl RequestMachine {
         else {
             return;
         };
-        // A chunk of the prompt that is not its last, a late answer, or a repeated one.
-        if *held != session || end != Some(*expected) {
+        // A chunk of the prompt that is not its last, a late answer, or a repeated one: rows behind a wrong candidate
+        // may end where those before it did. Only a prompt comes in chunks.
+        if *held != session || end != Some(*expected) || !(first || start == *first_row) {
             return;
         }
-        let candidates = std::mem::take(candidates);
+        let (wanted, vocabulary) = (candidates.len() + 1, self.vocabulary.len());
         // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
-        if tokens.len() != candidates.len() + 1 || tokens.iter().any(|token| *token as usize >= self.vocabulary.len()) {
-            return self.abort(not_drawn(tokens, candidates.len() + 1, self.vocabulary.len()), effects);
+        if tokens.len() != wanted || tokens.iter().any(|token| *token as usize >= vocabulary) {
+            return self.abort(not_drawn(tokens, wanted, vocabulary), effects);
         }
-        let first = self.generated.is_empty();
+        let candidates = std::mem::take(candidates);
         let mut accepted = Accepted::default();
         let verified = self.verify(&candidates, tokens, &mut accepted);
         if !candidates.is_empty() {
@@ -455,7 +471,7 @@ impl RequestMachine {
         }
         self.queries += 1;
         if let State::Running { step, .. } = &mut self.state {
-            *step = Step::Asking;
+            *step = Step::Asking { most: max_tokens };
         }
         effects.push(Effect::Ask(Arc::new(ProposalQuery {
             prompt_count: u64::from(self.prompt_tokens()),
@@ -477,9 +493,34 @@ impl RequestMachine {
     }
 
     fn candidates(&mut self, step: u64, tokens: Vec<u32>, effects: &mut Vec<Effect>) {
-        let is_asking = matches!(self.state, State::Running { step: Step::Asking, .. });
-        if is_asking && step == self.queries {
-            self.compute(tokens, effects);
+        let State::Running {
+            step: Step::Asking { most },
+            ..
+        } = self.state
+        else {
+            return;
+        };
+        if step != self.queries {
+            return;
+        }
+        match self.flaw(&tokens, most) {
+            Some(reason) => {
+                effects.push(Effect::Unverified(reason));
+                self.compute(Vec::new(), effects);
+            }
+            None => self.compute(tokens, effects),
+        }
+    }
+
+    /// Proposers check what they give. Here it is what the lane has room for, and what the engine can take.
+    fn flaw(&self, candidates: &[u32], most: u32) -> Option<DiscardReason> {
+        let is_known = |token: &u32| (*token as usize) < self.vocabulary.len();
+        if candidates.len() > most as usize {
+            Some(DiscardReason::InvalidTokenCount)
+        } else if !candidates.iter().all(is_known) {
+            Some(DiscardReason::InvalidTokenId)
+        } else {
+            None
         }
     }
 
@@ -498,6 +539,7 @@ impl RequestMachine {
             .collect();
         let rows = tokens.len() as u32;
         *step = Step::Computing {
+            start: pos_start,
             end: pos_start + rows,
             candidates,
         };

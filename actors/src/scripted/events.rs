@@ -7,7 +7,10 @@ use std::{
 
 use mesh_proto::{LaneId, RequestId, v1::SubscribeRequest};
 
-use crate::events::{EventBus, EventOptions, Lifecycle, LifecycleEvent, Notice, Subscription};
+use crate::{
+    events::{EventBus, EventOptions, Lifecycle, LifecycleEvent, Notice, Subscription},
+    ports::plugin::DecisionId,
+};
 
 /// Subscribes to everything, as any other subscriber.
 #[derive(Debug)]
@@ -137,6 +140,7 @@ impl std::ops::Deref for Events<'_> {
 
 fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
     let (mut started, mut prefilled, mut total) = (false, false, 0u32);
+    let mut open: Option<&DecisionId> = None;
     for (index, event) in events.iter().enumerate() {
         if event.sequence != index as u64 + 1 {
             return Err(format!("event {index} has sequence {}", event.sequence));
@@ -154,7 +158,10 @@ fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
                     return Err(format!("{now} committed, after {total}"));
                 }
             }
-            Lifecycle::Finished(receipt) if prefilled && receipt.generated.len() as u32 == total => {}
+            Lifecycle::Proposed { decision, .. } if prefilled && open.is_none() => open = Some(decision),
+            Lifecycle::ProposalResolved { decision, .. } if open == Some(decision) => open = None,
+            Lifecycle::Finished(receipt)
+                if prefilled && open.is_none() && receipt.generated.len() as u32 == total => {}
             Lifecycle::Rejected(_) if !started => {}
             Lifecycle::Aborted { .. } => {}
             other => return Err(format!("{other:?} at {index}")),

@@ -50,6 +50,13 @@ pub(super) struct Asked {
     pub place: Place,
 }
 
+impl Asked {
+    /// It was withdrawn, and its time is not over.
+    pub fn is_excused(&self, now: Instant) -> bool {
+        self.withdrawn && now < self.deadline
+    }
+}
+
 /// One generation.
 #[derive(Debug)]
 pub(super) struct Generation {

@@ -51,7 +51,12 @@ impl PluginMachine {
         // The last one is still in the plugin's hands: waiting for it again would cost a deadline for nothing.
         if generation.asked.is_some() || deadline <= now {
             effects.push(Effect::Answer(reply, Answer::Abstain));
-            self.missed(ProposalOutcome::ExpiredBeforeDispatch, "it was busy when it was asked");
+            // It is not to blame for looking for what was withdrawn, while it had time.
+            if generation.asked.as_ref().is_some_and(|last| last.is_excused(now)) {
+                self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
+            } else {
+                self.missed(ProposalOutcome::ExpiredBeforeDispatch, "it was busy when it was asked");
+            }
             return;
         }
         let call = Call::Propose {

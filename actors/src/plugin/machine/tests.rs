@@ -35,6 +35,8 @@ enum Return {
     Invalid { named: bool },
     Failed,
     StartFails,
+    /// The node's side of the call panicked.
+    Ours,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +51,9 @@ enum Step {
     Return(usize, Return),
     Wake(usize),
     Advance(u16),
+    /// The model is gone, if no request holds it.
+    Detach,
+    Close(u16),
 }
 
 fn returns() -> impl Strategy<Value = Return> {
@@ -78,6 +83,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => of().prop_map(Step::Wake),
         4 => (0u16..40).prop_map(Step::Advance),
         1 => (0u16..9000).prop_map(Step::Advance),
+        1 => Just(Step::Detach),
     ]
 }
 
@@ -103,6 +109,7 @@ struct Asking {
     waiting: bool,
     decision: Option<(Candidates, Place)>,
     ended: bool,
+    fence: Option<Instant>,
 }
 
 type Answers = Arc<Mutex<VecDeque<(GenerationKey, u64, Answer)>>>;
@@ -114,13 +121,17 @@ struct World {
     slots: Permits,
     now: Instant,
     effects: Vec<Effect>,
+    limits: PluginLimits,
     instance: InstanceKey,
+    detached: bool,
     jobs: BTreeMap<WorkerKey, Job>,
     told: BTreeMap<GenerationKey, Told>,
     asking: BTreeMap<GenerationKey, Asking>,
     answers: Answers,
     asked: u64,
     answered: u64,
+    /// Questions that were not let in.
+    refused: u64,
     keys: u64,
     operations: u64,
     shut_out: bool,
@@ -172,13 +183,16 @@ impl World {
             slots: Permits::new(limits.generations, 0),
             now,
             effects: Vec::new(),
+            limits,
             instance: InstanceKey(0),
+            detached: false,
             jobs: BTreeMap::new(),
             told: BTreeMap::new(),
             asking: BTreeMap::new(),
             answers: Answers::default(),
             asked: 0,
             answered: 0,
+            refused: 0,
             keys: 0,
             operations: 0,
             shut_out: false,
@@ -260,6 +274,7 @@ impl World {
                 }
                 Call::Finish(finish) => {
                     assert!(told.begun || finish.incomplete);
+                    assert!(self.asking[key].fence.is_some_and(|fence| self.now < fence), "it waited too long");
                     assert!(told.decisions.is_empty() && told.operation.is_none(), "{told:?}");
                     if !finish.incomplete {
                         assert_eq!(
@@ -293,6 +308,14 @@ impl World {
     fn finish_call(&mut self, worker: WorkerKey, how: Return) {
         let Some(job) = self.jobs.remove(&worker) else { return };
         let result = match (&job.generation, &job.call) {
+            (Some((key, _)), _) if matches!(how, Return::Ours) => {
+                let told = self.told.get_mut(key).unwrap();
+                told.running = false;
+                let finished = matches!(job.call, Call::Finish(_));
+                told.finish_failed |= finished;
+                told.ended &= !finished;
+                CallResult::Returned(plain(how))
+            }
             (Some((key, _)), Call::Propose { query, .. }) => {
                 self.operations += 1;
                 let operation = self.operations;
@@ -371,7 +394,7 @@ impl World {
             Return::Failed => Ok(Poll::Failed("as scripted".to_owned())),
             Return::Pending | Return::StartFails => Ok(Poll::Pending),
             Return::Error => Err(fault(CallFaultKind::Error)),
-            Return::Panicked => Err(fault(CallFaultKind::Panicked)),
+            Return::Panicked | Return::Ours => Err(fault(CallFaultKind::Panicked)),
             Return::Unknown => Err(fault(CallFaultKind::UnknownStatus(77))),
         }
     }
@@ -388,7 +411,17 @@ impl World {
 
     fn step(&mut self, step: Step) {
         match step {
+            Step::Begin if self.detached => {}
             Step::Begin => self.begin(),
+            Step::Detach if self.pick(0).is_some() => {}
+            Step::Detach => {
+                self.detached = true;
+                self.input(Input::Detach(self.instance));
+            }
+            Step::Close(ms) => {
+                let until = self.now + Duration::from_millis(u64::from(ms));
+                self.input(Input::Close(until));
+            }
             Step::Advance(ms) => {
                 self.now += Duration::from_millis(u64::from(ms));
                 self.input(Input::Tick);
@@ -485,6 +518,7 @@ impl World {
                 let reply = Reply(Box::new(move |answer| {
                     answers.lock().unwrap().push_back((key, step, answer));
                 }));
+                let counted = self.counted();
                 self.input(Input::Ask {
                     key,
                     query,
@@ -492,6 +526,8 @@ impl World {
                     reply,
                     place,
                 });
+                let refused = !self.asking[&key].waiting && self.counted() == counted;
+                self.refused += u64::from(refused);
             }
             Step::Withdraw(_) if asking.waiting => {
                 let step = asking.step;
@@ -514,9 +550,16 @@ impl World {
         }
     }
 
+    /// Questions of which the ledger says what they came to.
+    fn counted(&self) -> u64 {
+        self.ledger.figures().proposals.iter().map(|(_, count)| count).sum()
+    }
+
     fn end(&mut self, key: GenerationKey, finish: bool) {
+        let fence = self.now + self.limits.finish_budget;
         let asking = self.asking.get_mut(&key).unwrap();
         asking.ended = true;
+        asking.fence = Some(fence);
         let (begun, incomplete, total) = (asking.begun, asking.incomplete, asking.total);
         let late = asking.decision.take();
         let end = if finish {
@@ -572,7 +615,7 @@ impl World {
 fn plain(how: Return) -> Result<(), CallFault> {
     match how {
         Return::Error | Return::Failed | Return::StartFails => Err(fault(CallFaultKind::Error)),
-        Return::Panicked => Err(fault(CallFaultKind::Panicked)),
+        Return::Panicked | Return::Ours => Err(fault(CallFaultKind::Panicked)),
         Return::Unknown => Err(fault(CallFaultKind::UnknownStatus(77))),
         _ => Ok(()),
     }
@@ -609,15 +652,9 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(world.permits.taken(), 0, "places that were not given back");
     prop_assert_eq!(world.slots.taken(), 0);
     prop_assert_eq!(world.answered, world.asked, "each question is answered once");
-    let counted: u64 = world
-        .ledger
-        .figures()
-        .proposals
-        .iter()
-        .filter(|(outcome, _)| *outcome != ProposalOutcome::QueueFull)
-        .map(|(_, count)| count)
-        .sum();
-    prop_assert!(counted <= world.asked, "{counted} of {} counted", world.asked);
+    prop_assert_eq!(world.counted() + world.refused, world.asked, "each question is counted once");
+    let bookkeeping = world.ledger.figures().losses.contains(&(Loss::Bookkeeping, 0));
+    prop_assert!(bookkeeping, "totals that do not add up");
     for (key, told) in &world.told {
         prop_assert!(!told.begun || told.ended, "{key:?} has no end: {told:?}");
         prop_assert!(told.decisions.is_empty(), "{key:?} is owed a word: {told:?}");
@@ -625,8 +662,17 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// More with `PROPTEST_CASES`.
+fn at_least(cases: u32) -> ProptestConfig {
+    let asked = ProptestConfig::default();
+    ProptestConfig {
+        cases: asked.cases.max(cases),
+        ..asked
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    #![proptest_config(at_least(1500))]
 
     #[test]
     fn whatever_a_plugin_and_requests_do_the_rules_hold(
@@ -635,16 +681,21 @@ proptest! {
         threads in 1usize..4,
         serial: bool,
         faults in 1u32..40,
-        wild in proptest::option::of((0usize..160, any::<bool>())),
+        wild in proptest::option::of((0usize..160, 0usize..3)),
+        close in proptest::option::weighted(0.2, (0usize..160, 0u16..200)),
     ) {
         let limits = PluginLimits { queue, reserve: 3, generations: 6, threads, faults, ..PluginLimits::default() };
         let mut world = World::new(limits, PluginAbilities { serial, ..ALL });
+        let wilds = [Return::Panicked, Return::Unknown, Return::Ours];
         for (index, step) in steps.into_iter().enumerate() {
             match (wild, step) {
-                (Some((at, panics)), Step::Return(which, _)) if at == index => {
-                    world.step(Step::Return(which, if panics { Return::Panicked } else { Return::Unknown }));
+                (Some((at, how)), Step::Return(which, _)) if at <= index && !world.shut_out => {
+                    world.step(Step::Return(which, wilds[how]));
                 }
                 _ => world.step(step),
+            }
+            if let Some((at, ms)) = close && at == index {
+                world.step(Step::Close(ms));
             }
             prop_assert!(world.permits.taken() <= world.permits.capacity());
         }
@@ -833,6 +884,65 @@ fn the_fence_takes_the_last_place_and_ends_without_one_become_aborts() {
     world.end(GenerationKey(3), true);
     assert_eq!(world.permits.taken(), 6);
     assert!(world.ledger.figures().losses.contains(&(Loss::End, 2)));
+    world.settle();
+    check(&world).unwrap();
+}
+
+#[test]
+fn an_end_that_is_being_told_is_over_before_shutdown() {
+    let limits = PluginLimits {
+        threads: 2,
+        queue: 2,
+        ..PluginLimits::default()
+    };
+    let mut world = World::new(limits, ALL);
+    for _ in 0..3 {
+        world.begin();
+    }
+    assert!(world.asking[&GenerationKey(2)].incomplete, "begin found no place");
+    world.return_all();
+    world.end(GenerationKey(2), false);
+    assert!(matches!(world.jobs[&WorkerKey(0)].call, Call::Abort(_)));
+    world.step(Step::Commit(0));
+    world.finish_call(WorkerKey(1), Return::Panicked);
+    for key in [0, 1] {
+        world.end(GenerationKey(key), false);
+        world.finish_call(WorkerKey(1), Return::Ok);
+    }
+    world.step(Step::Detach);
+    assert_eq!(world.jobs.len(), 1, "the instance still has a call: {:?}", world.jobs);
+    world.finish_call(WorkerKey(0), Return::Ok);
+    assert!(matches!(world.jobs[&WorkerKey(0)].call, Call::Shutdown));
+    world.settle();
+    check(&world).unwrap();
+}
+
+#[test]
+fn a_plugin_is_not_blamed_for_questions_that_were_withdrawn() {
+    let limits = PluginLimits {
+        threads: 1,
+        faults: 2,
+        ..PluginLimits::default()
+    };
+    let mut world = World::new(limits, ALL);
+    world.begin();
+    world.return_all();
+    for _ in 0..9 {
+        // Another proposer is first each time, and the next question comes while the plugin still looks.
+        world.step(Step::Ask(0));
+        world.step(Step::Withdraw(0));
+        world.step(Step::Ask(0));
+        world.return_all();
+    }
+    assert_eq!(world.machine.health.health(), Health::Healthy);
+    // Past its deadline, it is at fault.
+    for _ in 0..2 {
+        world.step(Step::Ask(0));
+        world.step(Step::Withdraw(0));
+        world.step(Step::Advance(8));
+        world.step(Step::Ask(0));
+    }
+    assert!(world.shut_out);
     world.settle();
     check(&world).unwrap();
 }
