@@ -47,6 +47,8 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
 pub struct Proof {
     /// Generations that finished.
     pub finished: usize,
+    /// Of these, those that lost something on the way.
+    pub incomplete: usize,
     /// Generations that were aborted.
     pub aborted: usize,
     /// Decisions, each of which was reported or discarded once.
