@@ -56,6 +56,8 @@ pub struct ScriptedPlugin {
     facts: Arc<PluginFacts>,
     script: PluginScript,
     log: Arc<Mutex<Vec<PluginLine>>>,
+    /// Decisions that it gave out.
+    decisions: Arc<Mutex<Vec<(RequestId, String)>>>,
     operations: Arc<AtomicU64>,
 }
 
@@ -90,6 +92,7 @@ impl ScriptedPlugin {
             facts: Arc::new(facts),
             script: Arc::new(script),
             log: Arc::default(),
+            decisions: Arc::default(),
             operations: Arc::default(),
         }
     }
@@ -127,6 +130,20 @@ impl ScriptedPlugin {
             .filter(|line| line.request.to_string() == request)
             .map(|line| (line.callback, line.words))
             .collect()
+    }
+
+    /// Decisions that it gave out for one request.
+    pub fn decisions(&self, request: &str) -> Vec<String> {
+        let decisions = lock(&self.decisions).clone().into_iter();
+        decisions
+            .filter(|(of, _)| of.to_string() == request)
+            .map(|(_, decision)| decision)
+            .collect()
+    }
+
+    /// How often a function was called about a request.
+    pub fn count(&self, callback: Callback) -> usize {
+        lock(&self.log).iter().filter(|line| line.callback == callback).count()
     }
 
     fn call(
@@ -233,7 +250,9 @@ impl PluginInstance for ScriptedInstance {
         Ok(match told {
             Told::Proposes(tokens) => {
                 lock(&self.open).remove(&operation);
-                let decision = DecisionId::new(format!("decision-{operation}").as_bytes());
+                let name = format!("decision-{operation}");
+                let decision = DecisionId::new(name.as_bytes());
+                lock(&self.plugin.decisions).push((request, name));
                 Poll::Ready(Candidates {
                     decision: decision.ok_or_else(|| CallFault {
                         kind: CallFaultKind::Error,
