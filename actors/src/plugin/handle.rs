@@ -21,7 +21,7 @@ use super::{
 };
 use crate::ports::plugin::{GenerationStart, ModelFacts, PluginFacts, ProposalQuery};
 
-/// How much longer than its activation may take its actor may take to say so.
+/// How much longer than an activation or closing may take its actor may take to say that the time is up.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
@@ -121,7 +121,8 @@ impl PluginHandle {
     pub async fn close(&self, until: Instant) {
         let (reply, closed) = oneshot::channel();
         if self.actor.cast(PluginMessage::Close { until, reply }).is_ok() {
-            let _ = tokio::time::timeout_at(until.into(), closed).await;
+            // The actor answers at the deadline, when it has counted what is left behind.
+            let _ = tokio::time::timeout_at((until + ANSWER_LIMIT).into(), closed).await;
         }
         self.actor.stop(None);
     }

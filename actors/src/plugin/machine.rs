@@ -792,7 +792,7 @@ impl PluginMachine {
             let Some((_, key, call)) = &self.workers[index].job else {
                 continue;
             };
-            let (key, callback, limit) = (*key, call.callback(), self.limit_of(call));
+            let (key, callback, names, limit) = (*key, call.callback(), call.names(), self.limit_of(call));
             if self.workers[index].given_up || now < self.workers[index].since + limit {
                 continue;
             }
@@ -801,7 +801,7 @@ impl PluginMachine {
             let seconds = limit.as_secs_f32();
             self.ledger
                 .failed(callback, &format!("did not return within {seconds} s"));
-            self.shut_out(&format!("{} did not return within {seconds} s", callback.name()));
+            self.shut_out(&format!("{names} did not return within {seconds} s"));
             if let Some(key) = key {
                 self.stuck(key);
             }

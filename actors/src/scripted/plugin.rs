@@ -17,7 +17,7 @@ use super::Gate;
 use crate::{
     plugin::Callback,
     ports::plugin::{
-        CallFault, CallFaultKind, Candidates, DecisionId, Discarded, GenerationAbort, GenerationCommit,
+        CallFault, CallFaultKind, Candidates, DecisionId, DiscardReason, Discarded, GenerationAbort, GenerationCommit,
         GenerationFinish, GenerationIds, GenerationStart, ModelFacts, NativePlugin, Outcome, PluginAbilities,
         PluginFacts, PluginInstance, Poll, ProposalQuery, Wake,
     },
@@ -197,6 +197,29 @@ struct ScriptedInstance {
 }
 
 impl ScriptedInstance {
+    /// Candidates, checked as the adapter of libraries does.
+    fn ready(&self, request: RequestId, operation: u64, query: &ProposalQuery, tokens: Vec<u32>) -> Poll {
+        let name = format!("decision-{operation}");
+        let Some(decision) = DecisionId::new(name.as_bytes()) else {
+            return Poll::Failed("a decision without a name".to_owned());
+        };
+        lock(&self.plugin.decisions).push((request, name));
+        let candidates = Candidates {
+            decision,
+            step: query.step,
+            tokens,
+            base_position: query.base_position(),
+        };
+        if candidates.tokens.is_empty() || candidates.tokens.len() > query.max_tokens as usize {
+            return Poll::Invalid {
+                message: format!("{} candidates", candidates.tokens.len()),
+                decision: Some(candidates.discarded(DiscardReason::InvalidTokenCount)),
+            };
+        }
+        lock(&self.open).remove(&operation);
+        Poll::Ready(candidates)
+    }
+
     fn simple(&self, request: RequestId, callback: Callback, words: String) -> Result<(), CallFault> {
         self.plugin.call(request, callback, words, None).map(drop)
     }
@@ -248,21 +271,7 @@ impl PluginInstance for ScriptedInstance {
             .call(request, Callback::Poll, format!("operation {operation}"), Some(query))?;
         (self.wake)(operation);
         Ok(match told {
-            Told::Proposes(tokens) => {
-                lock(&self.open).remove(&operation);
-                let name = format!("decision-{operation}");
-                let decision = DecisionId::new(name.as_bytes());
-                lock(&self.plugin.decisions).push((request, name));
-                Poll::Ready(Candidates {
-                    decision: decision.ok_or_else(|| CallFault {
-                        kind: CallFaultKind::Error,
-                        message: "a decision without a name".to_owned(),
-                    })?,
-                    step: query.step,
-                    tokens,
-                    base_position: query.base_position(),
-                })
-            }
+            Told::Proposes(tokens) => self.ready(request, operation, query, tokens),
             Told::Pending => Poll::Pending,
             _ => {
                 lock(&self.open).remove(&operation);

@@ -38,7 +38,10 @@ async fn what_finds_no_place_is_counted_and_only_the_end_is_told() {
     let unheard = answered(&chain, &second).await;
     gate.reached(1).await;
     let reading = chain.plugins[0].read();
-    assert!(reading.queued <= reading.capacity && reading.capacity == 10, "{reading:?}");
+    assert!(
+        reading.queued <= reading.capacity && reading.capacity == 10,
+        "{reading:?}"
+    );
     assert_eq!(lost(&reading.figures, Loss::Begin), 1);
     // All but the first of one request, all of the other.
     assert_eq!(lost(&reading.figures, Loss::Commit), 19 + 21);
@@ -47,9 +50,15 @@ async fn what_finds_no_place_is_counted_and_only_the_end_is_told() {
     heard_end(&plugin, &unheard).await;
     let tokens = chain.expected(&first).tokens;
     assert_eq!(committed(&plugin, &crowding), tokens[..1]);
-    assert_eq!(words(&plugin, &crowding, Callback::Finish), [format!("{tokens:?}, incomplete")]);
+    assert_eq!(
+        words(&plugin, &crowding, Callback::Finish),
+        [format!("{tokens:?}, incomplete")]
+    );
     let tokens = chain.expected(&second).tokens;
-    assert_eq!(plugin.told(&unheard), [(Callback::Finish, format!("{tokens:?}, incomplete"))]);
+    assert_eq!(
+        plugin.told(&unheard),
+        [(Callback::Finish, format!("{tokens:?}, incomplete"))]
+    );
     eventually("all places are free", || chain.plugins[0].read().queued == 0).await;
     // There is room again.
     let third = answered(&chain, &request_of(1)).await;
@@ -72,7 +81,11 @@ async fn a_generation_that_lost_a_commit_is_not_asked_about_again() {
     let id = generation.started.request_id.clone();
     engine.reached(1).await;
     eventually("commits are lost", || lost(&figures(&chain, 0), Loss::Commit) > 3).await;
-    assert_eq!(outcomes(&figures(&chain, 0), ProposalOutcome::QueueFull), 1, "it abstains once, and is not asked again");
+    assert_eq!(
+        outcomes(&figures(&chain, 0), ProposalOutcome::QueueFull),
+        1,
+        "it abstains once, and is not asked again"
+    );
     gate.open();
     eventually("there is room", || chain.plugins[0].read().queued == 0).await;
     engine.open();
@@ -80,7 +93,10 @@ async fn a_generation_that_lost_a_commit_is_not_asked_about_again() {
     end.expect("finished");
     assert_eq!(text, chain.expected(&request).text);
     heard_end(&plugin, &id).await;
-    assert_eq!(callbacks(&plugin, &id), [Callback::Begin, Callback::Commit, Callback::Finish]);
+    assert_eq!(
+        callbacks(&plugin, &id),
+        [Callback::Begin, Callback::Commit, Callback::Finish]
+    );
     chain.quiet().await;
     chain.stop().await;
 }
@@ -104,14 +120,18 @@ async fn a_request_that_is_cancelled_is_aborted_as_cancelled() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_whose_deployment_breaks_is_aborted_as_stage_lost() {
-    let plugin = ScriptedPlugin::new("p", |called, _| match called {
-        Callback::Poll => Told::Proposes(vec![1, 2]),
+    let plugin = ScriptedPlugin::new("p", |called, query| match called {
+        Callback::Poll => guess(query),
         _ => Told::Fine,
     });
     let chain = chain_with(&plugin, patient()).await;
     chain.loader.script(|call: &Call<'_>| {
         let speculates = call.batch.spans.iter().any(|span| span.sampled_rows > 1);
-        if !call.is_first() && speculates { Verdict::Break } else { Verdict::Compute }
+        if !call.is_first() && speculates {
+            Verdict::Break
+        } else {
+            Verdict::Compute
+        }
     });
     let mut generation = chain.generate(request_of(20)).await.expect("admitted");
     let id = generation.started.request_id.clone();
@@ -136,6 +156,7 @@ async fn a_request_that_never_held_a_lane_is_not_told() {
     }
     let waiting = chain.generate(request(9, 3)).await.expect("admitted");
     let id = waiting.started.request_id.clone();
+    eventually("one waits", || chain.head.lanes().waiting == 1).await;
     drop(waiting);
     eventually("nobody waits", || chain.head.lanes().waiting == 0).await;
     engine.open();

@@ -49,11 +49,17 @@ fn propose(quality: Quality, oracle: &Oracle, query: &ProposalQuery, noise: &Ato
         Quality::Random => {
             let next = || mix(7, noise.fetch_add(1, Ordering::Relaxed));
             let count = next() % (u64::from(query.max_tokens) + 1);
-            (0..count).map(|_| (next() % u64::from(BYTES_VOCABULARY)) as u32).collect()
+            (0..count)
+                .map(|_| (next() % u64::from(BYTES_VOCABULARY)) as u32)
+                .collect()
         }
     };
     // Candidates are one or more; a plugin that has none abstains.
-    if tokens.is_empty() { Told::Fine } else { Told::Proposes(tokens) }
+    if tokens.is_empty() {
+        Told::Fine
+    } else {
+        Told::Proposes(tokens)
+    }
 }
 
 /// Counts the rows and spans that stage 0 decodes.
@@ -125,11 +131,25 @@ async fn events_tell_of_every_proposal_what_came_of_it() {
     let mut before = None;
     for event in chain.events.of(&id) {
         match (&event.kind, &before) {
-            (Lifecycle::Proposed { proposer, decision, count }, _) => {
+            (
+                Lifecycle::Proposed {
+                    proposer,
+                    decision,
+                    count,
+                },
+                _,
+            ) => {
                 assert_eq!(&**proposer, "teller");
                 proposed.push((decision.clone(), *count));
             }
-            (Lifecycle::ProposalResolved { decision, accepted, reason }, Some(Lifecycle::Proposed { count, .. })) => {
+            (
+                Lifecycle::ProposalResolved {
+                    decision,
+                    accepted,
+                    reason,
+                },
+                Some(Lifecycle::Proposed { count, .. }),
+            ) => {
                 // As the scripted plugin is right in half, rounded up.
                 assert_eq!(*accepted, count.div_ceil(2));
                 told.push(format!("{decision} {reason} {accepted}"));
@@ -159,7 +179,7 @@ async fn the_first_of_two_plugins_to_answer_proposes_and_both_hear_of_their_own(
     let slow = ScriptedPlugin::new("slow", move |called, query| match query {
         Some(_) if called == Callback::Poll => {
             held.pass();
-            Told::Proposes(vec![1, 2])
+            guess(query)
         }
         _ => Told::Fine,
     });
@@ -211,10 +231,10 @@ async fn a_plugin_may_follow_without_proposing_and_propose_without_following() {
 /// A plugin whose polls wait at the first gate, and its discards at the second.
 fn held_twice(looks: &Arc<Gate>, discards: &Arc<Gate>) -> ScriptedPlugin {
     let (looks, discards) = (looks.clone(), discards.clone());
-    ScriptedPlugin::new("late", move |called, _| match called {
+    ScriptedPlugin::new("late", move |called, query| match called {
         Callback::Poll => {
             looks.pass();
-            Told::Proposes(vec![1, 2])
+            guess(query)
         }
         Callback::Discard => {
             discards.pass();
@@ -245,7 +265,13 @@ async fn a_late_candidate_is_discarded_and_finish_waits_for_a_slow_discard() {
     looks.open();
     discards.reached(1).await;
     let late = figures(&chain, 0);
-    assert_eq!((outcomes(&late, ProposalOutcome::Late), outcomes(&late, ProposalOutcome::Ready)), (1, 0));
+    assert_eq!(
+        (
+            outcomes(&late, ProposalOutcome::Late),
+            outcomes(&late, ProposalOutcome::Ready)
+        ),
+        (1, 0)
+    );
     assert_eq!(words(&plugin, &id, Callback::Discard), ["decision-1 deadline_exceeded"]);
     assert_eq!(ends(&plugin, &id), 0, "finish waits");
     // Another request does not.
@@ -257,7 +283,10 @@ async fn a_late_candidate_is_discarded_and_finish_waits_for_a_slow_discard() {
     heard_end(&plugin, &id).await;
     check_finished(&plugin, &id, &chain.expected(&first).tokens);
     check_finished(&plugin, &other, &chain.expected(&next).tokens);
-    assert!(!words(&plugin, &other, Callback::Report).is_empty(), "its proposals are its own");
+    assert!(
+        !words(&plugin, &other, Callback::Report).is_empty(),
+        "its proposals are its own"
+    );
     chain.quiet().await;
     chain.stop().await;
 }
@@ -280,7 +309,10 @@ async fn a_plugin_that_always_misses_costs_a_deadline_a_token_until_it_is_shut_o
     let began = Instant::now();
     let id = answered(&chain, &request_of(60)).await;
     let later = answered(&chain, &request_of(61)).await;
-    assert!(began.elapsed() < Duration::from_secs(5), "three deadlines of 50 ms, and no more");
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "three deadlines of 50 ms, and no more"
+    );
     healthy_as(&chain, 0, Health::Quarantined).await;
     let counted = figures(&chain, 0);
     let missed = [ProposalOutcome::ExpiredInPlugin, ProposalOutcome::ExpiredBeforeDispatch];
@@ -296,8 +328,8 @@ async fn a_plugin_that_always_misses_costs_a_deadline_a_token_until_it_is_shut_o
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decision_under_way_at_a_cancel_is_discarded_as_cancelled() {
-    let plugin = ScriptedPlugin::new("p", |called, _| match called {
-        Callback::Poll => Told::Proposes(vec![1, 2]),
+    let plugin = ScriptedPlugin::new("p", |called, query| match called {
+        Callback::Poll => guess(query),
         _ => Told::Fine,
     });
     let chain = chain_with(&plugin, patient()).await;
@@ -342,11 +374,11 @@ async fn a_request_that_goes_while_a_plugin_looks_cancels_what_it_finds() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_a_question_ends_the_questions_of_its_request_only() {
     let failed = Mutex::new(false);
-    let plugin = ScriptedPlugin::new("p", move |called, _| {
+    let plugin = ScriptedPlugin::new("p", move |called, query| {
         let first = called == Callback::Start && !std::mem::replace(&mut *failed.lock().expect("no panic"), true);
         match called {
             _ if first => Told::Fails(mesh_actors::ports::plugin::CallFaultKind::Error),
-            Callback::Poll => Told::Proposes(vec![1, 2]),
+            Callback::Poll => guess(query),
             _ => Told::Fine,
         }
     });
@@ -361,6 +393,39 @@ async fn an_error_of_a_question_ends_the_questions_of_its_request_only() {
     heard_end(&plugin, &next).await;
     assert!(words(&plugin, &next, Callback::Report).len() > 1);
     eventually("nothing is followed", || figures(&chain, 0).followed == 0).await;
+    chain.quiet().await;
+    chain.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_candidates_than_were_wanted_are_cancelled_then_discarded_and_it_is_asked_no_more() {
+    let plugin = ScriptedPlugin::new("p", |called, query| match query {
+        Some(query) if called == Callback::Poll => Told::Proposes(vec![1; query.max_tokens as usize + 1]),
+        _ => Told::Fine,
+    });
+    let chain = chain_with(&plugin, patient()).await;
+    let id = answered(&chain, &request_of(20)).await;
+    heard_end(&plugin, &id).await;
+    check_finished(&plugin, &id, &chain.expected(&request_of(20)).tokens);
+    let asked = callbacks(&plugin, &id)
+        .into_iter()
+        .filter(|callback| *callback != Callback::Commit);
+    assert_eq!(
+        asked.collect::<Vec<_>>(),
+        [
+            Callback::Begin,
+            Callback::Start,
+            Callback::Poll,
+            Callback::Cancel,
+            Callback::Discard,
+            Callback::Finish
+        ]
+    );
+    assert_eq!(
+        words(&plugin, &id, Callback::Discard),
+        ["decision-1 invalid_token_count"]
+    );
+    assert_eq!(outcomes(&figures(&chain, 0), ProposalOutcome::Error), 1);
     chain.quiet().await;
     chain.stop().await;
 }

@@ -5,7 +5,9 @@ use std::{sync::Arc, time::Duration};
 use mesh_actors::{
     plugin::{Callback, Health, Loss, PluginFigures, PluginLimits, PluginOptions, ProposalOutcome},
     ports::plugin::{NativePlugin, PluginAbilities, ProposalQuery},
-    scripted::{Chain, ChainOptions, END, ScriptedPlugin, ScriptedVocabulary, eventually, generate_text, model, read_all},
+    scripted::{
+        Chain, ChainOptions, END, ScriptedPlugin, ScriptedVocabulary, Told, eventually, generate_text, model, read_all,
+    },
 };
 use mesh_proto::{
     sampling::default_sampling,
@@ -123,6 +125,11 @@ impl Oracle {
     }
 }
 
+/// A few candidates, wrong as good as always.
+pub fn guess(query: Option<&ProposalQuery>) -> Told {
+    Told::Proposes(vec![1; query.map_or(1, |query| query.max_tokens.min(2)) as usize])
+}
+
 /// Runs a request to its end: its id. The text is that of the model.
 pub async fn answered(chain: &Chain, request: &GenerateRequest) -> String {
     let expected = chain.expected(request);
@@ -148,7 +155,9 @@ pub fn ends(plugin: &ScriptedPlugin, request: &str) -> usize {
 /// What was told under one function, in order.
 pub fn words(plugin: &ScriptedPlugin, request: &str, callback: Callback) -> Vec<String> {
     let told = plugin.told(request).into_iter();
-    told.filter(|(called, _)| *called == callback).map(|(_, words)| words).collect()
+    told.filter(|(called, _)| *called == callback)
+        .map(|(_, words)| words)
+        .collect()
 }
 
 pub fn callbacks(plugin: &ScriptedPlugin, request: &str) -> Vec<Callback> {
@@ -173,7 +182,10 @@ pub fn check_order(plugin: &ScriptedPlugin, request: &str) {
     let (last, before) = told.split_last().expect("an end");
     assert!(matches!(last.0, Callback::Finish | Callback::Abort), "{told:?}");
     assert_eq!(ends(plugin, request), 1, "{told:?}");
-    assert!(before.first().is_some_and(|first| first.0 == Callback::Begin), "{told:?}");
+    assert!(
+        before.first().is_some_and(|first| first.0 == Callback::Begin),
+        "{told:?}"
+    );
     assert_eq!(words(plugin, request, Callback::Begin).len(), 1, "{told:?}");
     let mut resolved: Vec<String> = before
         .iter()
@@ -198,7 +210,8 @@ pub fn figures(chain: &Chain, plugin: usize) -> PluginFigures {
 
 pub fn outcomes(figures: &PluginFigures, wanted: ProposalOutcome) -> u64 {
     let mut all = figures.proposals.iter();
-    all.find(|(outcome, _)| *outcome == wanted).map_or(0, |(_, count)| *count)
+    all.find(|(outcome, _)| *outcome == wanted)
+        .map_or(0, |(_, count)| *count)
 }
 
 pub fn lost(figures: &PluginFigures, wanted: Loss) -> u64 {
@@ -208,7 +221,8 @@ pub fn lost(figures: &PluginFigures, wanted: Loss) -> u64 {
 
 pub fn errors(figures: &PluginFigures, wanted: Callback) -> u64 {
     let mut all = figures.calls.iter();
-    all.find(|(callback, ..)| *callback == wanted).map_or(0, |(.., errors)| *errors)
+    all.find(|(callback, ..)| *callback == wanted)
+        .map_or(0, |(.., errors)| *errors)
 }
 
 pub async fn healthy_as(chain: &Chain, plugin: usize, health: Health) {

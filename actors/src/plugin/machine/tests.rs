@@ -32,7 +32,9 @@ enum Return {
     Pending,
     Ready,
     Abstain,
-    Invalid { named: bool },
+    Invalid {
+        named: bool,
+    },
     Failed,
     StartFails,
     /// The node's side of the call panicked.
@@ -274,7 +276,10 @@ impl World {
                 }
                 Call::Finish(finish) => {
                     assert!(told.begun || finish.incomplete);
-                    assert!(self.asking[key].fence.is_some_and(|fence| self.now < fence), "it waited too long");
+                    assert!(
+                        self.asking[key].fence.is_some_and(|fence| self.now < fence),
+                        "it waited too long"
+                    );
                     assert!(told.decisions.is_empty() && told.operation.is_none(), "{told:?}");
                     if !finish.incomplete {
                         assert_eq!(
@@ -652,7 +657,11 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(world.permits.taken(), 0, "places that were not given back");
     prop_assert_eq!(world.slots.taken(), 0);
     prop_assert_eq!(world.answered, world.asked, "each question is answered once");
-    prop_assert_eq!(world.counted() + world.refused, world.asked, "each question is counted once");
+    prop_assert_eq!(
+        world.counted() + world.refused,
+        world.asked,
+        "each question is counted once"
+    );
     let bookkeeping = world.ledger.figures().losses.contains(&(Loss::Bookkeeping, 0));
     prop_assert!(bookkeeping, "totals that do not add up");
     for (key, told) in &world.told {
