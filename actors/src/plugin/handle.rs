@@ -16,7 +16,7 @@ use super::{
     actor::{PluginMessage, PluginOptions},
     call::{GenerationKey, InstanceKey, Place},
     ledger::{Loss, PluginFigures, PluginLedger, ProposalOutcome},
-    machine::{Answer, Ending, Input, Reply, Resolution},
+    machine::{Answer, Beginning, Ending, Input, Question, Reply, Resolution},
     permits::{Class, Permits},
 };
 use crate::ports::plugin::{GenerationStart, ModelFacts, PluginFacts, ProposalQuery};
@@ -147,14 +147,14 @@ impl PluginHandle {
             self.lost(Loss::Begin);
             return None;
         };
-        let begin = Input::Begin {
+        let begin = Beginning {
             key,
             instance,
             start,
             place,
             slot,
         };
-        self.send(begin).then_some(key)
+        self.send(Input::Begin(begin)).then_some(key)
     }
 
     /// Tokens became output; false if there is no place.
@@ -200,13 +200,13 @@ impl PluginHandle {
             return (reply.0)(Answer::Abstain);
         };
         // Without an actor the message is dropped, and with it the reply, which answers then.
-        self.send(Input::Ask {
+        self.send(Input::Ask(Question {
             key,
             query,
             deadline,
             reply,
             place,
-        });
+        }));
     }
 
     pub(super) fn withdraw(&self, key: GenerationKey, step: u64) {

@@ -146,6 +146,18 @@ pub async fn heard_end(plugin: &ScriptedPlugin, request: &str) {
     eventually("the end is told", || ends(plugin, request) > 0).await;
 }
 
+/// Waits until a request has ended.
+pub async fn gone(chain: &Chain, request: &str) {
+    let ended = || {
+        chain
+            .events
+            .of(request)
+            .last()
+            .is_some_and(|event| event.kind.is_terminal())
+    };
+    eventually("the end of the request", ended).await;
+}
+
 pub fn ends(plugin: &ScriptedPlugin, request: &str) -> usize {
     let told = plugin.told(request).into_iter();
     told.filter(|(callback, _)| matches!(callback, Callback::Finish | Callback::Abort))
@@ -193,7 +205,8 @@ pub fn check_order(plugin: &ScriptedPlugin, request: &str) {
         .map(|(_, words)| words.split(' ').next().unwrap_or_default().to_owned())
         .collect();
     let mut given = plugin.decisions(request);
-    (resolved.sort(), given.sort());
+    resolved.sort();
+    given.sort();
     assert_eq!(resolved, given, "{told:?}");
 }
 

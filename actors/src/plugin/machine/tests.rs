@@ -477,13 +477,13 @@ impl World {
                 attempt: 1,
                 prompt: [1].into(),
             });
-            self.input(Input::Begin {
+            self.input(Input::Begin(Beginning {
                 key,
                 instance: self.instance,
                 start,
                 place,
                 slot,
-            });
+            }));
         }
     }
 
@@ -524,13 +524,13 @@ impl World {
                     answers.lock().unwrap().push_back((key, step, answer));
                 }));
                 let counted = self.counted();
-                self.input(Input::Ask {
+                self.input(Input::Ask(Question {
                     key,
                     query,
                     deadline: self.now + Duration::from_millis(8),
                     reply,
                     place,
-                });
+                }));
                 let refused = !self.asking[&key].waiting && self.counted() == counted;
                 self.refused += u64::from(refused);
             }
