@@ -173,9 +173,16 @@ async fn events_tell_of_every_proposal_what_came_of_it() {
 async fn the_first_of_two_plugins_to_answer_proposes_and_both_hear_of_their_own() {
     let requests = [request_of(24)];
     let oracle = Oracle::new(&requests, STAGES);
-    let fast = proposer("fast", Quality::Right, &oracle);
-    let looks = Arc::new(Gate::closed());
-    let held = looks.clone();
+    // The fast one answers when the slow one looks.
+    let (looks, ready) = (Arc::new(Gate::closed()), Arc::new(Gate::closed()));
+    let (held, waits) = (looks.clone(), ready.clone());
+    let fast = ScriptedPlugin::new("fast", move |called, query| match query {
+        Some(query) if called == Callback::Poll => {
+            waits.pass();
+            Told::Proposes(oracle.next(query))
+        }
+        _ => Told::Fine,
+    });
     let slow = ScriptedPlugin::new("slow", move |called, query| match query {
         Some(_) if called == Callback::Poll => {
             held.pass();
@@ -184,7 +191,11 @@ async fn the_first_of_two_plugins_to_answer_proposes_and_both_hear_of_their_own(
         _ => Told::Fine,
     });
     let chain = chain_of(STAGES, &[(&slow, patient()), (&fast, patient())]).await;
-    let id = answered(&chain, &requests[0]).await;
+    let start = async {
+        looks.reached(1).await;
+        ready.open();
+    };
+    let (id, ()) = tokio::join!(answered(&chain, &requests[0]), start);
     heard_end(&fast, &id).await;
     assert_eq!(ends(&slow, &id), 0, "it still looks");
     looks.open();
