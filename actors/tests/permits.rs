@@ -41,7 +41,11 @@ fn never_more_than_a_class_may_have_are_taken() {
         let second = take(Class::Ordinary, 1);
         let third = permits.try_acquire(Class::Ordinary);
         let held = [first.join().unwrap().0, second.join().unwrap().0, third];
-        assert_eq!(held.iter().flatten().count(), 1, "one ordinary place, all three kept what they got");
+        assert_eq!(
+            held.iter().flatten().count(),
+            1,
+            "one ordinary place, all three kept what they got"
+        );
         assert_eq!(permits.taken(), 1);
         drop(held);
         assert_eq!(permits.taken(), 0, "everything is given back");
@@ -54,7 +58,12 @@ fn endings_find_their_reserve_when_ordinary_messages_fill_up() {
         let permits = Permits::new(1, 3);
         let fill = {
             let permits = permits.clone();
-            thread::spawn(move || [permits.try_acquire(Class::Ordinary), permits.try_acquire(Class::Ordinary)])
+            thread::spawn(move || {
+                [
+                    permits.try_acquire(Class::Ordinary),
+                    permits.try_acquire(Class::Ordinary),
+                ]
+            })
         };
         let end = {
             let permits = permits.clone();
@@ -62,7 +71,10 @@ fn endings_find_their_reserve_when_ordinary_messages_fill_up() {
         };
         let here = permits.try_acquire(Class::Ending);
         let (ordinary, there) = (fill.join().unwrap(), end.join().unwrap());
-        assert!(here.is_some() && there.is_some(), "two endings, two places in reserve before the fence's");
+        assert!(
+            here.is_some() && there.is_some(),
+            "two endings, two places in reserve before the fence's"
+        );
         assert!(ordinary.iter().flatten().count() <= 1);
         let fence = permits.try_acquire(Class::Fence);
         assert!(fence.is_some() || permits.taken() == permits.capacity());

@@ -83,6 +83,14 @@ impl Call {
         }
     }
 
+    /// What is said of a call that does not return.
+    pub fn names(&self) -> &'static str {
+        match self {
+            Self::Propose { .. } => "start_proposal or the poll_proposal behind it",
+            other => other.callback().name(),
+        }
+    }
+
     /// It ends something, so that it is made even to a plugin that is shut out.
     pub fn ends(&self) -> bool {
         !matches!(

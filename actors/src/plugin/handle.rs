@@ -16,12 +16,12 @@ use super::{
     actor::{PluginMessage, PluginOptions},
     call::{GenerationKey, InstanceKey, Place},
     ledger::{Loss, PluginFigures, PluginLedger, ProposalOutcome},
-    machine::{Answer, Ending, Input, Reply, Resolution},
+    machine::{Answer, Beginning, Ending, Input, Question, Reply, Resolution},
     permits::{Class, Permits},
 };
 use crate::ports::plugin::{GenerationStart, ModelFacts, PluginFacts, ProposalQuery};
 
-/// How much longer than its activation may take its actor may take to say so.
+/// How much longer than an activation or closing may take its actor may take to say that the time is up.
 const ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Cheap to clone.
@@ -121,7 +121,8 @@ impl PluginHandle {
     pub async fn close(&self, until: Instant) {
         let (reply, closed) = oneshot::channel();
         if self.actor.cast(PluginMessage::Close { until, reply }).is_ok() {
-            let _ = tokio::time::timeout_at(until.into(), closed).await;
+            // The actor answers at the deadline, when it has counted what is left behind.
+            let _ = tokio::time::timeout_at((until + ANSWER_LIMIT).into(), closed).await;
         }
         self.actor.stop(None);
     }
@@ -146,14 +147,14 @@ impl PluginHandle {
             self.lost(Loss::Begin);
             return None;
         };
-        let begin = Input::Begin {
+        let begin = Beginning {
             key,
             instance,
             start,
             place,
             slot,
         };
-        self.send(begin).then_some(key)
+        self.send(Input::Begin(begin)).then_some(key)
     }
 
     /// Tokens became output; false if there is no place.
@@ -199,13 +200,13 @@ impl PluginHandle {
             return (reply.0)(Answer::Abstain);
         };
         // Without an actor the message is dropped, and with it the reply, which answers then.
-        self.send(Input::Ask {
+        self.send(Input::Ask(Question {
             key,
             query,
             deadline,
             reply,
             place,
-        });
+        }));
     }
 
     pub(super) fn withdraw(&self, key: GenerationKey, step: u64) {

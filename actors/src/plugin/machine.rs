@@ -101,6 +101,36 @@ pub enum Resolution {
     Discard(Box<crate::ports::plugin::Discarded>),
 }
 
+/// The start of a generation.
+#[derive(Debug)]
+pub struct Beginning {
+    /// The generation.
+    pub key: GenerationKey,
+    /// Of this instance.
+    pub instance: InstanceKey,
+    /// What the plugin is told.
+    pub start: Arc<GenerationStart>,
+    /// Its place in the mailbox.
+    pub place: Permit,
+    /// Its place among the generations followed.
+    pub slot: Permit,
+}
+
+/// Candidates are wanted.
+#[derive(Debug)]
+pub struct Question {
+    /// For this generation.
+    pub key: GenerationKey,
+    /// For what.
+    pub query: Arc<ProposalQuery>,
+    /// Until when.
+    pub deadline: Instant,
+    /// Who is answered.
+    pub reply: Reply,
+    /// Its place.
+    pub place: Permit,
+}
+
 /// How a generation ended.
 #[derive(Debug)]
 pub enum End {
@@ -140,18 +170,7 @@ pub enum Input {
     /// The model is gone.
     Detach(InstanceKey),
     /// A lane is held.
-    Begin {
-        /// The generation.
-        key: GenerationKey,
-        /// Of this instance.
-        instance: InstanceKey,
-        /// What the plugin is told.
-        start: Arc<GenerationStart>,
-        /// Its place in the mailbox.
-        place: Permit,
-        /// Its place among the generations followed.
-        slot: Permit,
-    },
+    Begin(Beginning),
     /// Tokens became output.
     Commit {
         /// The generation.
@@ -164,18 +183,7 @@ pub enum Input {
         place: Permit,
     },
     /// Candidates are wanted.
-    Ask {
-        /// The generation.
-        key: GenerationKey,
-        /// For what.
-        query: Arc<ProposalQuery>,
-        /// Until when.
-        deadline: Instant,
-        /// Who is answered.
-        reply: Reply,
-        /// Its place.
-        place: Permit,
-    },
+    Ask(Question),
     /// They are no longer wanted.
     Withdraw {
         /// The generation.
@@ -346,26 +354,14 @@ impl PluginMachine {
         match input {
             Input::Activate(instance) => self.activate(instance, now, effects),
             Input::Detach(instance) => self.detach(instance, effects),
-            Input::Begin {
-                key,
-                instance,
-                start,
-                place,
-                slot,
-            } => self.begin(key, instance, start, place, slot, now),
+            Input::Begin(beginning) => self.begin(beginning, now),
             Input::Commit {
                 key,
                 tokens,
                 total,
                 place,
             } => self.commit(key, tokens, total, place, now),
-            Input::Ask {
-                key,
-                query,
-                deadline,
-                reply,
-                place,
-            } => self.ask(key, query, deadline, reply, place, now, effects),
+            Input::Ask(question) => self.ask(question, now, effects),
             Input::Withdraw { key, step } => self.withdraw(key, step, now, effects),
             Input::Resolve { key, resolution, place } => self.resolve(key, resolution, place, now),
             Input::End { key, ending, place } => self.end(key, *ending, place, now, effects),
@@ -467,15 +463,14 @@ impl PluginMachine {
 
     // ---- generations
 
-    fn begin(
-        &mut self,
-        key: GenerationKey,
-        instance: InstanceKey,
-        start: Arc<GenerationStart>,
-        place: Permit,
-        slot: Permit,
-        now: Instant,
-    ) {
+    fn begin(&mut self, beginning: Beginning, now: Instant) {
+        let Beginning {
+            key,
+            instance,
+            start,
+            place,
+            slot,
+        } = beginning;
         let wanted = self.closing.is_none() && !self.health.is_shut_out();
         let Some(active) = self
             .instances
@@ -620,7 +615,13 @@ impl PluginMachine {
     fn dispatch(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         while let Some(worker) = self.idle() {
             if let Some((instance, call)) = self.control.pop_front() {
-                self.run(worker, instance, None, call, now, effects);
+                let job = Job {
+                    worker,
+                    instance,
+                    generation: None,
+                    call,
+                };
+                self.run(job, now, effects);
                 continue;
             }
             let Some(key) = self.ready.pop_front() else {
@@ -646,29 +647,22 @@ impl PluginMachine {
             generation.begun = true;
         }
         self.ledger.waited(now.saturating_duration_since(waiting.since));
-        let (instance, call, names) = (generation.instance, waiting.call.clone(), generation.ids.clone());
+        let job = Job {
+            worker,
+            instance: generation.instance,
+            generation: Some((key, generation.ids.clone())),
+            call: waiting.call.clone(),
+        };
         generation.running = Some((worker, waiting));
-        self.run(worker, instance, Some((key, names)), call, now, effects);
+        self.run(job, now, effects);
     }
 
-    fn run(
-        &mut self,
-        worker: WorkerKey,
-        instance: InstanceKey,
-        generation: Option<(GenerationKey, Arc<GenerationIds>)>,
-        call: Call,
-        now: Instant,
-        effects: &mut Vec<Effect>,
-    ) {
-        let key = generation.as_ref().map(|(key, _)| *key);
-        self.workers[worker.0].job = Some((instance, key, call.clone()));
-        self.workers[worker.0].since = now;
-        effects.push(Effect::Run(Job {
-            worker,
-            instance,
-            generation,
-            call,
-        }));
+    fn run(&mut self, job: Job, now: Instant, effects: &mut Vec<Effect>) {
+        let key = job.generation.as_ref().map(|(key, _)| *key);
+        let worker = &mut self.workers[job.worker.0];
+        worker.job = Some((job.instance, key, job.call.clone()));
+        worker.since = now;
+        effects.push(Effect::Run(job));
     }
 
     fn done(&mut self, worker: WorkerKey, result: CallResult, now: Instant, effects: &mut Vec<Effect>) {
@@ -792,7 +786,7 @@ impl PluginMachine {
             let Some((_, key, call)) = &self.workers[index].job else {
                 continue;
             };
-            let (key, callback, limit) = (*key, call.callback(), self.limit_of(call));
+            let (key, callback, names, limit) = (*key, call.callback(), call.names(), self.limit_of(call));
             if self.workers[index].given_up || now < self.workers[index].since + limit {
                 continue;
             }
@@ -801,7 +795,7 @@ impl PluginMachine {
             let seconds = limit.as_secs_f32();
             self.ledger
                 .failed(callback, &format!("did not return within {seconds} s"));
-            self.shut_out(&format!("{} did not return within {seconds} s", callback.name()));
+            self.shut_out(&format!("{names} did not return within {seconds} s"));
             if let Some(key) = key {
                 self.stuck(key);
             }

@@ -371,11 +371,12 @@ impl RequestMachine {
         let first = self.generated.is_empty();
         let State::Running {
             session: held,
-            step: Step::Computing {
-                start: first_row,
-                end: expected,
-                candidates,
-            },
+            step:
+                Step::Computing {
+                    start: first_row,
+                    end: expected,
+                    candidates,
+                },
             ..
         } = &mut self.state
         else {

@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -33,6 +34,9 @@ use crate::{
     },
     root::RootHandle,
 };
+
+/// How long plugins have to hear the ends of what they follow.
+const PLUGINS_CLOSE: Duration = Duration::from_secs(5);
 
 /// Name of the deployment of a [`Chain`].
 const NAME: &str = "scripted";
@@ -334,7 +338,7 @@ impl Chain {
         }
     }
 
-    /// Takes everything down as an owner does, and checks that all engines are gone.
+    /// Takes everything down as a node does, and checks that all engines are gone.
     pub async fn stop(mut self) {
         drop(std::mem::take(&mut self.said));
         for host in &self.hosts {
@@ -342,6 +346,9 @@ impl Chain {
         }
         assert_eq!(self.loader.loaded(), 0, "an engine outlives its host");
         assert!(self.registry.head(NAME).is_none(), "a head outlives its host");
+        for plugin in self.plugins.iter() {
+            plugin.close(Instant::now() + PLUGINS_CLOSE).await;
+        }
         self.root.stop().await;
     }
 }

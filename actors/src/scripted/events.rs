@@ -160,8 +160,7 @@ fn check_request(events: &[LifecycleEvent]) -> Result<(), String> {
             }
             Lifecycle::Proposed { decision, .. } if prefilled && open.is_none() => open = Some(decision),
             Lifecycle::ProposalResolved { decision, .. } if open == Some(decision) => open = None,
-            Lifecycle::Finished(receipt)
-                if prefilled && open.is_none() && receipt.generated.len() as u32 == total => {}
+            Lifecycle::Finished(receipt) if prefilled && open.is_none() && receipt.generated.len() as u32 == total => {}
             Lifecycle::Rejected(_) if !started => {}
             Lifecycle::Aborted { .. } => {}
             other => return Err(format!("{other:?} at {index}")),

@@ -17,7 +17,7 @@ use super::Gate;
 use crate::{
     plugin::Callback,
     ports::plugin::{
-        CallFault, CallFaultKind, Candidates, DecisionId, Discarded, GenerationAbort, GenerationCommit,
+        CallFault, CallFaultKind, Candidates, DecisionId, DiscardReason, Discarded, GenerationAbort, GenerationCommit,
         GenerationFinish, GenerationIds, GenerationStart, ModelFacts, NativePlugin, Outcome, PluginAbilities,
         PluginFacts, PluginInstance, Poll, ProposalQuery, Wake,
     },
@@ -56,6 +56,8 @@ pub struct ScriptedPlugin {
     facts: Arc<PluginFacts>,
     script: PluginScript,
     log: Arc<Mutex<Vec<PluginLine>>>,
+    /// Decisions that it gave out.
+    decisions: Arc<Mutex<Vec<(RequestId, String)>>>,
     operations: Arc<AtomicU64>,
 }
 
@@ -90,6 +92,7 @@ impl ScriptedPlugin {
             facts: Arc::new(facts),
             script: Arc::new(script),
             log: Arc::default(),
+            decisions: Arc::default(),
             operations: Arc::default(),
         }
     }
@@ -127,6 +130,20 @@ impl ScriptedPlugin {
             .filter(|line| line.request.to_string() == request)
             .map(|line| (line.callback, line.words))
             .collect()
+    }
+
+    /// Decisions that it gave out for one request.
+    pub fn decisions(&self, request: &str) -> Vec<String> {
+        let decisions = lock(&self.decisions).clone().into_iter();
+        decisions
+            .filter(|(of, _)| of.to_string() == request)
+            .map(|(_, decision)| decision)
+            .collect()
+    }
+
+    /// How often a function was called about a request.
+    pub fn count(&self, callback: Callback) -> usize {
+        lock(&self.log).iter().filter(|line| line.callback == callback).count()
     }
 
     fn call(
@@ -180,6 +197,29 @@ struct ScriptedInstance {
 }
 
 impl ScriptedInstance {
+    /// Candidates, checked as the adapter of libraries does.
+    fn ready(&self, request: RequestId, operation: u64, query: &ProposalQuery, tokens: Vec<u32>) -> Poll {
+        let name = format!("decision-{operation}");
+        let Some(decision) = DecisionId::new(name.as_bytes()) else {
+            return Poll::Failed("a decision without a name".to_owned());
+        };
+        lock(&self.plugin.decisions).push((request, name));
+        let candidates = Candidates {
+            decision,
+            step: query.step,
+            tokens,
+            base_position: query.base_position(),
+        };
+        if candidates.tokens.is_empty() || candidates.tokens.len() > query.max_tokens as usize {
+            return Poll::Invalid {
+                message: format!("{} candidates", candidates.tokens.len()),
+                decision: Some(candidates.discarded(DiscardReason::InvalidTokenCount)),
+            };
+        }
+        lock(&self.open).remove(&operation);
+        Poll::Ready(candidates)
+    }
+
     fn simple(&self, request: RequestId, callback: Callback, words: String) -> Result<(), CallFault> {
         self.plugin.call(request, callback, words, None).map(drop)
     }
@@ -231,19 +271,7 @@ impl PluginInstance for ScriptedInstance {
             .call(request, Callback::Poll, format!("operation {operation}"), Some(query))?;
         (self.wake)(operation);
         Ok(match told {
-            Told::Proposes(tokens) => {
-                lock(&self.open).remove(&operation);
-                let decision = DecisionId::new(format!("decision-{operation}").as_bytes());
-                Poll::Ready(Candidates {
-                    decision: decision.ok_or_else(|| CallFault {
-                        kind: CallFaultKind::Error,
-                        message: "a decision without a name".to_owned(),
-                    })?,
-                    step: query.step,
-                    tokens,
-                    base_position: query.base_position(),
-                })
-            }
+            Told::Proposes(tokens) => self.ready(request, operation, query, tokens),
             Told::Pending => Poll::Pending,
             _ => {
                 lock(&self.open).remove(&operation);

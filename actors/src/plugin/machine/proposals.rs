@@ -9,10 +9,10 @@
 //! The request is answered at the deadline whatever the plugin does; what the plugin makes of it afterwards is counted
 //! then, once.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use super::{
-    Answer, Effect, PluginMachine, Reply,
+    Answer, Effect, PluginMachine, Question,
     generation::{Asked, Generation, Phase, Waiting},
 };
 use crate::{
@@ -21,24 +21,21 @@ use crate::{
         ledger::{Callback, ProposalOutcome},
         permits::Permit,
     },
-    ports::plugin::{CallFault, CallFaultKind, Candidates, DiscardReason, Discarded, Poll, ProposalQuery},
+    ports::plugin::{CallFault, CallFaultKind, Candidates, DiscardReason, Discarded, Poll},
 };
 
 /// Polls of one operation: a plugin that wakes and has nothing is left alone until the deadline.
 const MAX_POLLS: u32 = 64;
 
 impl PluginMachine {
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn ask(
-        &mut self,
-        key: GenerationKey,
-        query: Arc<ProposalQuery>,
-        deadline: Instant,
-        reply: Reply,
-        place: Permit,
-        now: Instant,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn ask(&mut self, question: Question, now: Instant, effects: &mut Vec<Effect>) {
+        let Question {
+            key,
+            query,
+            deadline,
+            reply,
+            place,
+        } = question;
         let shut_out = self.health.is_shut_out() || self.closing.is_some();
         let Some(generation) = self
             .generations

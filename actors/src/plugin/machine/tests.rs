@@ -32,7 +32,9 @@ enum Return {
     Pending,
     Ready,
     Abstain,
-    Invalid { named: bool },
+    Invalid {
+        named: bool,
+    },
     Failed,
     StartFails,
     /// The node's side of the call panicked.
@@ -274,7 +276,10 @@ impl World {
                 }
                 Call::Finish(finish) => {
                     assert!(told.begun || finish.incomplete);
-                    assert!(self.asking[key].fence.is_some_and(|fence| self.now < fence), "it waited too long");
+                    assert!(
+                        self.asking[key].fence.is_some_and(|fence| self.now < fence),
+                        "it waited too long"
+                    );
                     assert!(told.decisions.is_empty() && told.operation.is_none(), "{told:?}");
                     if !finish.incomplete {
                         assert_eq!(
@@ -472,13 +477,13 @@ impl World {
                 attempt: 1,
                 prompt: [1].into(),
             });
-            self.input(Input::Begin {
+            self.input(Input::Begin(Beginning {
                 key,
                 instance: self.instance,
                 start,
                 place,
                 slot,
-            });
+            }));
         }
     }
 
@@ -519,13 +524,13 @@ impl World {
                     answers.lock().unwrap().push_back((key, step, answer));
                 }));
                 let counted = self.counted();
-                self.input(Input::Ask {
+                self.input(Input::Ask(Question {
                     key,
                     query,
                     deadline: self.now + Duration::from_millis(8),
                     reply,
                     place,
-                });
+                }));
                 let refused = !self.asking[&key].waiting && self.counted() == counted;
                 self.refused += u64::from(refused);
             }
@@ -652,7 +657,11 @@ fn check(world: &World) -> Result<(), TestCaseError> {
     prop_assert_eq!(world.permits.taken(), 0, "places that were not given back");
     prop_assert_eq!(world.slots.taken(), 0);
     prop_assert_eq!(world.answered, world.asked, "each question is answered once");
-    prop_assert_eq!(world.counted() + world.refused, world.asked, "each question is counted once");
+    prop_assert_eq!(
+        world.counted() + world.refused,
+        world.asked,
+        "each question is counted once"
+    );
     let bookkeeping = world.ledger.figures().losses.contains(&(Loss::Bookkeeping, 0));
     prop_assert!(bookkeeping, "totals that do not add up");
     for (key, told) in &world.told {

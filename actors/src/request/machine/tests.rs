@@ -58,10 +58,7 @@ fn returned(pos_start: u32, rows: u32, tokens: Vec<u32>) -> Input {
 
 #[test]
 fn prompts_at_the_limit_of_the_context() {
-    let fits = handle(
-        &mut machine(None),
-        Input::Prepared(Ok(vec![1; CONTEXT as usize - 1])),
-    );
+    let fits = handle(&mut machine(None), Input::Prepared(Ok(vec![1; CONTEXT as usize - 1])));
     assert_eq!(
         fits,
         [
@@ -382,9 +379,15 @@ impl World {
 
     fn see_query(&mut self, query: Arc<ProposalQuery>) -> Result<(), TestCaseError> {
         prop_assert!(self.prefilled && self.asked.is_none() && self.query.is_none() && self.owed.is_none());
-        prop_assert_eq!((query.step, query.base_position()), (self.queries + 1, u64::from(self.position())));
+        prop_assert_eq!(
+            (query.step, query.base_position()),
+            (self.queries + 1, u64::from(self.position()))
+        );
         let budget = self.max_tokens.unwrap_or(u32::MAX).min(CONTEXT - self.prompt as u32);
-        prop_assert!(query.max_tokens > 0 && self.total + query.max_tokens < budget, "{query:?}");
+        prop_assert!(
+            query.max_tokens > 0 && self.total + query.max_tokens < budget,
+            "{query:?}"
+        );
         let tokens = [vec![1; self.prompt], self.expected.clone()].concat();
         prop_assert_eq!(query.tail.as_ref(), tokens.as_slice());
         self.queries += 1;
@@ -396,7 +399,10 @@ impl World {
         prop_assert!(Some(span.session) == self.session && !self.freed.contains(&span.session));
         prop_assert!(self.asked.is_none() && span.pos_start + (span.rows() as u32) < CONTEXT + 1);
         if self.prefilled {
-            prop_assert_eq!((span.pos_start, span.sampled_rows), (self.position() - 1, span.rows() as u32));
+            prop_assert_eq!(
+                (span.pos_start, span.sampled_rows),
+                (self.position() - 1, span.rows() as u32)
+            );
             prop_assert_eq!(span.tokens.first(), self.expected.last());
             prop_assert_eq!(&span.tokens[1..], self.owed.clone().unwrap_or_default());
         } else {
