@@ -45,14 +45,19 @@ impl PluginMachine {
             effects.push(Effect::Answer(reply, Answer::Off));
             return;
         };
-        // The last one is still in the plugin's hands: waiting for it again would cost a deadline for nothing.
-        if generation.asked.is_some() || deadline <= now {
+        // The last one, or a call before it, is still in the plugin's hands: waiting for it again would cost a deadline
+        // for nothing. It is no fault of its own: the one that it waits behind is counted when it comes back.
+        let time = deadline.saturating_duration_since(now);
+        let blocked = generation
+            .running
+            .as_ref()
+            .is_some_and(|(worker, _)| now >= self.workers[worker.0].since + time);
+        if generation.asked.is_some() || blocked {
             effects.push(Effect::Answer(reply, Answer::Abstain));
+            self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
             // It is not to blame for looking for what was withdrawn, while it had time.
-            if generation.asked.as_ref().is_some_and(|last| last.is_excused(now)) {
-                self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
-            } else {
-                self.missed(ProposalOutcome::ExpiredBeforeDispatch, "it was busy when it was asked");
+            if !generation.asked.as_ref().is_some_and(|last| last.is_excused(now)) {
+                self.health.trouble("it was busy when it was asked");
             }
             return;
         }

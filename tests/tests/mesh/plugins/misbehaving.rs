@@ -277,16 +277,20 @@ async fn candidates_that_do_not_hold_are_discarded() -> Result<()> {
         case("huge", &["huge_id"], discards(&["error"], Degraded)),
         case("wrong position", &["wrong_position"], discards(&["error"], Degraded)),
         case("good", &["good"], outcome(&["ready"], Healthy)),
-        case(
-            "one number",
-            &["good", "duplicate_operation"],
-            Expected {
-                health: None,
-                ..outcome(&["ready"], Healthy)
-            },
-        ),
     ])
     .await
+}
+
+/// The plugin mixes up what it is asked: decisions come for other requests than they are resolved for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_number_for_all_operations_confuses_the_plugin_alone() -> Result<()> {
+    let normal = alone().await?;
+    let behave = ["behave = good".to_owned(), "behave = duplicate_operation".to_owned()];
+    let prepared = Prepared::new(c_plugin(Source::Misbehaving, &[]), &behave)?;
+    let cluster = node(vec![prepared.setting.clone()]).await?;
+    requests_do_not_notice("one number", &cluster, &normal).await?;
+    plugin_when(cluster.api(0), "all is told", |plugin| plugin.generations == 0).await;
+    stops_in_time("one number", cluster).await
 }
 
 /// Without a name there is nothing to discard: the log of the plugin has a decision that gets no word.
