@@ -570,7 +570,8 @@ impl World {
         let end = if finish {
             End::Finish(Box::new(GenerationFinish {
                 ids: ids(key),
-                receipt: receipt(total),
+                // Of every other generation, a last token was not committed.
+                receipt: receipt(total + key.0 % 2),
                 incomplete,
             }))
         } else {
@@ -954,4 +955,51 @@ fn a_plugin_is_not_blamed_for_questions_that_were_withdrawn() {
     assert!(world.shut_out);
     world.settle();
     check(&world).unwrap();
+}
+
+#[test]
+fn tokens_that_were_not_committed_are_told_before_finish() {
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.begin();
+    world.return_all();
+    world.end(GenerationKey(1), true);
+    let Call::Commit { tokens, total } = &world.jobs[&WorkerKey(0)].call else {
+        panic!("{:?}", world.jobs)
+    };
+    assert_eq!((tokens.as_slice(), *total), ([0].as_slice(), 1));
+    world.finish_call(WorkerKey(0), Return::Ok);
+    assert!(matches!(world.jobs[&WorkerKey(0)].call, Call::Finish(_)));
+    world.settle();
+    check(&world).unwrap();
+}
+
+#[test]
+fn totals_with_a_gap_end_what_is_told_of_a_generation_but_not_the_generation() {
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.return_all();
+    for _ in 0..3 {
+        let place = world.permits.try_acquire(Class::Ordinary).unwrap();
+        let key = GenerationKey(0);
+        let (tokens, total) = (vec![1], 7);
+        world.input(Input::Commit {
+            key,
+            tokens,
+            total,
+            place,
+        });
+    }
+    assert!(world.jobs.is_empty(), "{:?}", world.jobs);
+    assert!(
+        world.ledger.figures().losses.contains(&(Loss::Bookkeeping, 1)),
+        "counted once"
+    );
+    world.step(Step::Ask(0));
+    assert!(world.jobs.is_empty(), "it is not asked either");
+    world.end(GenerationKey(0), true);
+    let Call::Finish(finish) = &world.jobs[&WorkerKey(0)].call else {
+        panic!("{:?}", world.jobs)
+    };
+    assert!(finish.incomplete);
 }
