@@ -206,6 +206,23 @@ async fn closing_tells_all_ends_and_shutdown_before_it_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn closing_does_not_wait_for_a_shutdown_that_hangs() {
+    let gate = Arc::new(Gate::closed());
+    let plugin = ScriptedPlugin::held_in("p", Callback::Shutdown, gate.clone());
+    let chain = chain_with(&plugin, patient()).await;
+    let id = answered(&chain, &request_of(3)).await;
+    let began = Instant::now();
+    chain.plugins[0].close(began + Duration::from_millis(50)).await;
+    assert!(began.elapsed() < Duration::from_secs(5) && gate.waiting() == 1);
+    let left = figures(&chain, 0);
+    assert_eq!((left.health, lost(&left, Loss::Abandoned)), (Health::Stopped, 0));
+    check_finished(&plugin, &id, &chain.expected(&request_of(3)).tokens);
+    gate.open();
+    chain.quiet().await;
+    chain.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_does_not_wait_for_a_stuck_thread_beyond_its_deadline() {
     let gate = Arc::new(Gate::closed());
     let plugin = ScriptedPlugin::held_in("p", Callback::Begin, gate.clone());

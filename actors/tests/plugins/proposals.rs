@@ -440,3 +440,22 @@ async fn more_candidates_than_were_wanted_are_cancelled_then_discarded_and_it_is
     chain.quiet().await;
     chain.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_is_pending_is_polled_again_when_the_plugin_wakes() {
+    let polls = AtomicUsize::new(0);
+    // The scripted plugin wakes from within each poll.
+    let plugin = ScriptedPlugin::new("p", move |called, query| match called {
+        Callback::Poll if polls.fetch_add(1, Ordering::SeqCst) % 3 < 2 => Told::Pending,
+        Callback::Poll => guess(query),
+        _ => Told::Fine,
+    });
+    let chain = chain_with(&plugin, patient()).await;
+    let id = answered(&chain, &request_of(9)).await;
+    heard_end(&plugin, &id).await;
+    check_finished(&plugin, &id, &chain.expected(&request_of(9)).tokens);
+    let calls = [Callback::Start, Callback::Poll, Callback::Report, Callback::Cancel];
+    assert_eq!(calls.map(|callback| plugin.count(callback)), [7, 21, 7, 0]);
+    chain.quiet().await;
+    chain.stop().await;
+}

@@ -10,7 +10,7 @@ use mesh_actors::{
     },
 };
 use mesh_proto::{
-    sampling::default_sampling,
+    sampling::{default_sampling, greedy_sampling},
     v1::{GenerateRequest, Sampling, generate_request::Prompt},
 };
 
@@ -66,12 +66,17 @@ pub async fn chain_with(plugin: &ScriptedPlugin, options: PluginOptions) -> Chai
     chain_of(STAGES, &[(plugin, options)]).await
 }
 
-/// A sampled request, other than its neighbours.
+/// A request, other than its neighbours: every other one is sampled.
 pub fn request(index: u64, max_tokens: u32) -> GenerateRequest {
+    let sampling = if index.is_multiple_of(2) {
+        greedy_sampling()
+    } else {
+        default_sampling()
+    };
     GenerateRequest {
         sampling: Some(Sampling {
             seed: Some(index),
-            ..default_sampling()
+            ..sampling
         }),
         ..generate_text(&format!("request {index}"), index, max_tokens)
     }

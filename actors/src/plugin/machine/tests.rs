@@ -109,6 +109,7 @@ struct Asking {
     total: u64,
     step: u64,
     waiting: bool,
+    deadline: Option<Instant>,
     decision: Option<(Candidates, Place)>,
     ended: bool,
     fence: Option<Instant>,
@@ -235,6 +236,7 @@ impl World {
         asking.waiting &= asking.step != step;
         if let Answer::Candidates(candidates, place) = answer {
             if wanted && !asking.ended {
+                assert!(asking.deadline.is_some_and(|deadline| self.now < deadline), "too late");
                 asking.decision = Some((candidates, place));
             } else {
                 // As the drop of a proposal does.
@@ -429,7 +431,10 @@ impl World {
             }
             Step::Advance(ms) => {
                 self.now += Duration::from_millis(u64::from(ms));
-                self.input(Input::Tick);
+                // The alarm may come behind other inputs.
+                if ms % 4 != 3 {
+                    self.input(Input::Tick);
+                }
             }
             Step::Return(at, how) => {
                 let busy: Vec<_> = self.jobs.keys().copied().collect();
@@ -508,7 +513,9 @@ impl World {
                 let Some(place) = self.permits.try_acquire(Class::Ordinary) else {
                     return;
                 };
+                let deadline = self.now + Duration::from_millis(8);
                 asking.waiting = true;
+                asking.deadline = Some(deadline);
                 asking.step += 1;
                 self.asked += 1;
                 let (step, answers) = (asking.step, self.answers.clone());
@@ -523,11 +530,13 @@ impl World {
                 let reply = Reply(Box::new(move |answer| {
                     answers.lock().unwrap().push_back((key, step, answer));
                 }));
+                // What expires now is not counted for this one.
+                self.input(Input::Tick);
                 let counted = self.counted();
                 self.input(Input::Ask(Question {
                     key,
                     query,
-                    deadline: self.now + Duration::from_millis(8),
+                    deadline,
                     reply,
                     place,
                 }));
@@ -570,7 +579,8 @@ impl World {
         let end = if finish {
             End::Finish(Box::new(GenerationFinish {
                 ids: ids(key),
-                receipt: receipt(total),
+                // Of every other generation, a last token was not committed.
+                receipt: receipt(total + key.0 % 2),
                 incomplete,
             }))
         } else {
@@ -806,6 +816,12 @@ fn each_outcome_of_a_proposal_is_counted_under_its_name() {
     let mut world = asked();
     world.finish_call(WorkerKey(0), Return::Abstain);
     assert_eq!(count(&world, ProposalOutcome::Abstained), 1);
+    // At the deadline, before the alarm: one reading of the clock decides.
+    let mut world = asked();
+    world.now += Duration::from_millis(8);
+    world.finish_call(WorkerKey(0), Return::Ready);
+    assert_eq!(count(&world, ProposalOutcome::Late), 1);
+    assert_eq!(world.answered, 1);
     let world = late(Return::Ready);
     assert_eq!(count(&world, ProposalOutcome::Late), 1);
     let Call::Discard(discarded) = &world.jobs[&WorkerKey(0)].call else {
@@ -954,4 +970,51 @@ fn a_plugin_is_not_blamed_for_questions_that_were_withdrawn() {
     assert!(world.shut_out);
     world.settle();
     check(&world).unwrap();
+}
+
+#[test]
+fn tokens_that_were_not_committed_are_told_before_finish() {
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.begin();
+    world.return_all();
+    world.end(GenerationKey(1), true);
+    let Call::Commit { tokens, total } = &world.jobs[&WorkerKey(0)].call else {
+        panic!("{:?}", world.jobs)
+    };
+    assert_eq!((tokens.as_slice(), *total), ([0].as_slice(), 1));
+    world.finish_call(WorkerKey(0), Return::Ok);
+    assert!(matches!(world.jobs[&WorkerKey(0)].call, Call::Finish(_)));
+    world.settle();
+    check(&world).unwrap();
+}
+
+#[test]
+fn totals_with_a_gap_end_what_is_told_of_a_generation_but_not_the_generation() {
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.return_all();
+    for _ in 0..3 {
+        let place = world.permits.try_acquire(Class::Ordinary).unwrap();
+        let key = GenerationKey(0);
+        let (tokens, total) = (vec![1], 7);
+        world.input(Input::Commit {
+            key,
+            tokens,
+            total,
+            place,
+        });
+    }
+    assert!(world.jobs.is_empty(), "{:?}", world.jobs);
+    assert!(
+        world.ledger.figures().losses.contains(&(Loss::Bookkeeping, 1)),
+        "counted once"
+    );
+    world.step(Step::Ask(0));
+    assert!(world.jobs.is_empty(), "it is not asked either");
+    world.end(GenerationKey(0), true);
+    let Call::Finish(finish) = &world.jobs[&WorkerKey(0)].call else {
+        panic!("{:?}", world.jobs)
+    };
+    assert!(finish.incomplete);
 }
