@@ -960,14 +960,14 @@ fn a_plugin_is_not_blamed_for_questions_that_were_withdrawn() {
         world.return_all();
     }
     assert_eq!(world.machine.health.health(), Health::Healthy);
-    // Past its deadline, it is at fault.
-    for _ in 0..2 {
+    // Past its deadline it is slow, which is said; the question behind it cost nothing.
+    for _ in 0..9 {
         world.step(Step::Ask(0));
         world.step(Step::Withdraw(0));
         world.step(Step::Advance(8));
         world.step(Step::Ask(0));
     }
-    assert!(world.shut_out);
+    assert_eq!(world.machine.health.health(), Health::Degraded);
     world.settle();
     check(&world).unwrap();
 }
