@@ -639,6 +639,7 @@ impl PluginMachine {
         let Some(waiting) = generation.next() else {
             return;
         };
+        generation.starved = false;
         if matches!(waiting.call, Call::Propose { .. }) {
             if let Some(asked) = &mut generation.asked {
                 asked.phase = generation::Phase::Running;

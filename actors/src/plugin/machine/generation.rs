@@ -77,6 +77,8 @@ pub(super) struct Generation {
     pub asked: Option<Asked>,
     /// Decisions in the request's hands.
     pub open: u32,
+    /// A question waited in vain, and nothing of it has been called since.
+    pub starved: bool,
     /// It asks no more.
     pub disabled: bool,
     /// Its end is queued or was told.
@@ -103,6 +105,7 @@ impl Generation {
             running: None,
             asked: None,
             open: 0,
+            starved: false,
             disabled: false,
             ended: false,
             fence: None,

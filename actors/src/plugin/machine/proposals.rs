@@ -47,12 +47,7 @@ impl PluginMachine {
         };
         // The last one, or a call before it, is still in the plugin's hands: waiting for it again would cost a deadline
         // for nothing. It is no fault of its own: the one that it waits behind is counted when it comes back.
-        let time = deadline.saturating_duration_since(now);
-        let blocked = generation
-            .running
-            .as_ref()
-            .is_some_and(|(worker, _)| now >= self.workers[worker.0].since + time);
-        if generation.asked.is_some() || blocked {
+        if generation.asked.is_some() || generation.starved {
             effects.push(Effect::Answer(reply, Answer::Abstain));
             self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
             // It is not to blame for looking for what was withdrawn, while it had time.
@@ -129,6 +124,7 @@ impl PluginMachine {
             }
             (Phase::Queued, None) => {
                 generation.unqueue_proposal();
+                generation.starved = true;
                 self.settle(key, effects);
                 self.missed(
                     ProposalOutcome::ExpiredBeforeDispatch,

@@ -44,10 +44,10 @@ async fn what_is_no_plugin_is_reported_and_the_node_starts_unless_it_is_required
     let missing = dir.path().join("missing.so");
     for (path, word) in [
         (Path::new("relative.so"), "absolute"),
-        (&missing, "no file"),
+        (&missing, "does not exist"),
         (&text, "library"),
         (&foreign, "RISC-V"),
-        (dir.path(), "directory"),
+        (dir.path(), "regular file"),
     ] {
         let reason = refused(path).await?;
         assert!(reason.contains(word), "{}: {reason}", path.display());
