@@ -7,6 +7,18 @@ use serde::Serialize;
 
 use crate::output::{Table, harmless};
 
+/// As scripts and people read it.
+pub(crate) fn health_name(health: v1::PluginHealth) -> &'static str {
+    match health {
+        v1::PluginHealth::Healthy => "healthy",
+        v1::PluginHealth::Degraded => "degraded",
+        v1::PluginHealth::Quarantined => "quarantined",
+        v1::PluginHealth::Stopped => "stopped",
+        v1::PluginHealth::NotLoaded => "not_loaded",
+        v1::PluginHealth::Unspecified => "unknown",
+    }
+}
+
 /// A plugin of a node.
 #[derive(Debug, Serialize)]
 pub(crate) struct PluginView {
@@ -82,14 +94,7 @@ impl From<Option<v1::CallTimes>> for TimesView {
 
 impl From<v1::Plugin> for PluginView {
     fn from(plugin: v1::Plugin) -> Self {
-        let health = match plugin.health() {
-            v1::PluginHealth::Healthy => "healthy",
-            v1::PluginHealth::Degraded => "degraded",
-            v1::PluginHealth::Quarantined => "quarantined",
-            v1::PluginHealth::Stopped => "stopped",
-            v1::PluginHealth::NotLoaded => "not_loaded",
-            v1::PluginHealth::Unspecified => "unknown",
-        };
+        let health = health_name(plugin.health());
         let some = |text: String| (!text.is_empty()).then(|| harmless(&text));
         Self {
             name: some(plugin.name),

@@ -17,6 +17,7 @@ use std::{
 
 use futures::future::join_all;
 use mesh_actors::{
+    events::EventBus,
     plugin::{PluginHandle, spawn_plugin},
     ports::telemetry::Telemetry,
     root::RootHandle,
@@ -59,6 +60,7 @@ impl Plugins {
     pub async fn load(
         settings: &[PluginSetting],
         telemetry: &Arc<dyn Telemetry>,
+        events: &EventBus,
         root: &RootHandle,
     ) -> Result<Self, NodeError> {
         if settings.len() > MAX_PLUGINS {
@@ -67,7 +69,7 @@ impl Plugins {
         }
         let (mut handles, mut listed) = (Vec::<PluginHandle>::new(), Vec::new());
         for setting in settings {
-            match load(setting, &handles, telemetry, root).await {
+            match load(setting, &handles, telemetry, events, root).await {
                 Ok(handle) => {
                     listed.push(Listed::Loaded(handles.len()));
                     handles.push(handle);
@@ -115,6 +117,7 @@ async fn load(
     setting: &PluginSetting,
     others: &[PluginHandle],
     telemetry: &Arc<dyn Telemetry>,
+    events: &EventBus,
     root: &RootHandle,
 ) -> Result<PluginHandle, String> {
     let state = setting.state.as_deref().map(make_state_dir).transpose()?;
@@ -128,9 +131,15 @@ async fn load(
         ));
     }
     tracing::info!(%name, path = %setting.path.display(), deadline = ?setting.deadline.0, "plugin loaded");
-    spawn_plugin(Arc::new(plugin), setting.options(), telemetry.clone(), root)
-        .await
-        .map_err(|error| error.message)
+    spawn_plugin(
+        Arc::new(plugin),
+        setting.options(),
+        telemetry.clone(),
+        events.clone(),
+        root,
+    )
+    .await
+    .map_err(|error| error.message)
 }
 
 /// Loads a library on a thread of its own, which is left behind if a constructor of the library hangs.

@@ -155,7 +155,7 @@ impl Node {
         observers.extend(parts.receipts.iter().map(ReceiptSink::observer));
         let events = EventBus::new(&name, run_number(), config.event_options(), observers);
         let measured: Arc<dyn Telemetry> = recorder.clone();
-        let plugins = Plugins::load(&config.plugins, &measured, &root).await?;
+        let plugins = Plugins::load(&config.plugins, &measured, &events, &root).await?;
         parts.plugins = plugins.clone();
         telemetry.observe(&Sources {
             events: events.clone(),

@@ -108,6 +108,17 @@ impl Api {
         Ok((response.status().as_u16(), response.json().await.unwrap_or(Value::Null)))
     }
 
+    /// GETs a path that gives text.
+    pub async fn text(&self, path: &str) -> Result<String> {
+        Ok(self
+            .client
+            .get(format!("{}{path}", self.http))
+            .send()
+            .await?
+            .text()
+            .await?)
+    }
+
     /// Address of gRPC, as `host:port`.
     pub fn grpc(&self) -> &str {
         self.grpc.trim_start_matches("http://")

@@ -156,6 +156,11 @@ impl Checker {
 
     fn event(&mut self, event: &LifecycleEvent) -> Result<()> {
         self.node(event)?;
+        if event.request_id.is_empty() {
+            let about_node = matches!(event.kind, Some(Kind::PluginHealthChanged(_)));
+            ensure!(about_node && event.sequence == 0, "about no request");
+            return Ok(());
+        }
         let told = self.requests.entry(event.request_id.clone()).or_default();
         ensure!(told.end.is_none(), "after the terminal {:?}", told.end);
         told.sequence += 1;
@@ -225,6 +230,7 @@ impl Checker {
                 ensure!(resolved.accepted <= count && !resolved.reason.is_empty(), "of {count}");
                 told.accepted += resolved.accepted;
             }
+            Kind::PluginHealthChanged(_) => bail!("it is not about a request"),
             Kind::Recovering(_) | Kind::Recovered(_) => ensure!(told.started, "before a lane was held"),
         }
         Ok(())

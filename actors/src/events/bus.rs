@@ -367,6 +367,33 @@ impl EventBus {
         }
     }
 
+    /// Something about the node. `kind` is called only if somebody listens.
+    pub(crate) fn tell(&self, kind: impl FnOnce() -> Lifecycle) {
+        if !self.shared.options.enabled {
+            return;
+        }
+        let mut state = self.shared.lock();
+        let now = Instant::now();
+        state.sequence += 1;
+        if !state.is_listening(now, self.shared.options.linger) {
+            return state.window.skip();
+        }
+        let event = LifecycleEvent {
+            request: None,
+            sequence: 0,
+            node_sequence: state.sequence,
+            attempt: 0,
+            deployment: "".into(),
+            session: None,
+            agent_session: None,
+            time: self.shared.clock.at(now),
+            kind: kind(),
+        };
+        state.window.push(event);
+        drop(state);
+        self.shared.newest.send_replace(());
+    }
+
     /// The terminal of a request, which is no longer open afterwards.
     pub(crate) fn end(&self, facts: &RequestFacts, kind: Lifecycle) {
         let ended = RequestEnd {
@@ -407,7 +434,7 @@ impl EventBus {
         open.sequence += 1;
         open.apply(change);
         let event = listening.then(|| LifecycleEvent {
-            request,
+            request: Some(request),
             sequence: open.sequence,
             node_sequence,
             attempt: open.facts.attempt,

@@ -8,7 +8,7 @@ use mesh_proto::{
 };
 
 use super::receipt::Receipt;
-use crate::ports::plugin::DecisionId;
+use crate::{plugin::Health, ports::plugin::DecisionId};
 
 /// What happened to a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +69,15 @@ pub enum Lifecycle {
     },
     /// Refused before a lane was held.
     Rejected(MeshError),
+    /// About the node: a plugin became better or worse.
+    PluginHealthChanged {
+        /// Which plugin.
+        plugin: Arc<str>,
+        /// How it is now.
+        health: Health,
+        /// Why it is not healthy, or empty.
+        reason: String,
+    },
 }
 
 impl Lifecycle {
@@ -98,6 +107,7 @@ impl Lifecycle {
             Self::Finished(_) => EventKind::Finished,
             Self::Aborted { .. } => EventKind::Aborted,
             Self::Rejected(_) => EventKind::Rejected,
+            Self::PluginHealthChanged { .. } => EventKind::PluginHealthChanged,
         }
     }
 
@@ -115,6 +125,7 @@ impl Lifecycle {
                 error.message.len() + receipt.as_ref().map_or(0, |receipt| receipt.weight())
             }
             Self::Rejected(error) => error.message.len(),
+            Self::PluginHealthChanged { reason, .. } => reason.len(),
         }
     }
 }
@@ -122,9 +133,9 @@ impl Lifecycle {
 /// A numbered event of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LifecycleEvent {
-    /// The request.
-    pub request: RequestId,
-    /// Of the request, from 1, without gaps.
+    /// The request; none if it is about the node.
+    pub request: Option<RequestId>,
+    /// Of the request, from 1, without gaps; 0 if it is about the node.
     pub sequence: u64,
     /// Of the node, from 1, without gaps.
     pub node_sequence: u64,

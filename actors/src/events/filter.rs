@@ -70,7 +70,7 @@ impl EventFilter {
     pub fn passes(&self, event: &LifecycleEvent) -> bool {
         let session = event.agent_session.as_ref().map(|session| session.as_str());
         (self.kinds == 0 || self.kinds >> event.kind.kind() as u32 & 1 == 1)
-            && (self.requests.is_empty() || self.requests.contains(&event.request))
+            && (self.requests.is_empty() || event.request.is_some_and(|request| self.requests.contains(&request)))
             && self.passes_names(&event.deployment, session)
     }
 

@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use mesh_proto::v1::{
-    self, Aborted, Committed, Cursor, Finished, Gap, Heartbeat, Lagged, NodePosition, Prefilled, ProposalResolved,
-    Proposed, Queued, Rejected, RequestState, RequestSummary, RequestTimings, Snapshot, Started, SubscribeResponse,
-    lifecycle_event::Kind, subscribe_response::Response,
+    self, Aborted, Committed, Cursor, Finished, Gap, Heartbeat, Lagged, NodePosition, PluginHealthChanged, Prefilled,
+    ProposalResolved, Proposed, Queued, Rejected, RequestState, RequestSummary, RequestTimings, Snapshot, Started,
+    SubscribeResponse, lifecycle_event::Kind, subscribe_response::Response,
 };
 use prost_types::Timestamp;
 
@@ -57,7 +57,7 @@ impl LifecycleEvent {
     /// As a subscriber sees it.
     pub fn to_message(&self, node: &str, run: u64, content: Content) -> v1::LifecycleEvent {
         v1::LifecycleEvent {
-            request_id: self.request.to_string(),
+            request_id: self.request.map(|request| request.to_string()).unwrap_or_default(),
             sequence: self.sequence,
             node: node.to_owned(),
             node_sequence: self.node_sequence,
@@ -144,6 +144,11 @@ fn kind(kind: &Lifecycle, node: &str, content: Content) -> Kind {
             code: error.code.name().to_owned(),
             message: error.message.clone(),
             param: error.param.clone().unwrap_or_default(),
+        }),
+        Lifecycle::PluginHealthChanged { plugin, health, reason } => Kind::PluginHealthChanged(PluginHealthChanged {
+            plugin: plugin.to_string(),
+            health: v1::PluginHealth::from(*health).into(),
+            reason: reason.clone(),
         }),
     }
 }

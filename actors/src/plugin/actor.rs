@@ -22,6 +22,7 @@ use super::{
     worker::{Seated, Target, WorkerContext, WorkerDone, Workers},
 };
 use crate::{
+    events::{EventBus, Lifecycle},
     policy::ActorKind,
     ports::{
         plugin::{ModelFacts, NativePlugin},
@@ -64,6 +65,7 @@ pub async fn spawn_plugin(
     plugin: Arc<dyn NativePlugin>,
     options: PluginOptions,
     telemetry: Arc<dyn Telemetry>,
+    events: EventBus,
     root: &RootHandle,
 ) -> Result<PluginHandle, MeshError> {
     let ledger = Arc::new(PluginLedger::default());
@@ -80,6 +82,7 @@ pub async fn spawn_plugin(
         ledger,
         options,
         telemetry,
+        events,
     };
     let (actor, _) = Actor::spawn_linked(None, PluginActor, start, root.cell())
         .await
@@ -93,12 +96,14 @@ struct Start {
     ledger: Arc<PluginLedger>,
     options: PluginOptions,
     telemetry: Arc<dyn Telemetry>,
+    events: EventBus,
 }
 
 struct State {
     machine: PluginMachine,
     plugin: Arc<dyn NativePlugin>,
     ledger: Arc<PluginLedger>,
+    events: EventBus,
     /// `None` once the actor has stopped.
     workers: Option<Workers>,
     alarm: Alarm,
@@ -122,6 +127,7 @@ impl Actor for PluginActor {
             ledger,
             options,
             telemetry,
+            events,
         } = start;
         let abilities = plugin.facts().abilities;
         let machine = PluginMachine::new(abilities, options.limits, ledger.clone(), Instant::now());
@@ -138,6 +144,7 @@ impl Actor for PluginActor {
             machine,
             plugin,
             ledger,
+            events,
             workers: Some(workers),
             alarm,
             models: HashMap::new(),
@@ -261,5 +268,10 @@ impl State {
             ),
             Health::Stopped => tracing::info!(%plugin, "plugin stopped"),
         }
+        self.events.tell(|| Lifecycle::PluginHealthChanged {
+            plugin: plugin.clone(),
+            health,
+            reason,
+        });
     }
 }

@@ -1,5 +1,7 @@
 //! Whether a plugin is to be trusted, from how its calls went.
 
+use mesh_proto::v1::PluginHealth;
+
 /// How a plugin is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Health {
@@ -25,6 +27,17 @@ impl Health {
             Self::Degraded => "degraded",
             Self::Quarantined => "quarantined",
             Self::Stopped => "stopped",
+        }
+    }
+}
+
+impl From<Health> for PluginHealth {
+    fn from(health: Health) -> Self {
+        match health {
+            Health::Healthy => Self::Healthy,
+            Health::Degraded => Self::Degraded,
+            Health::Quarantined => Self::Quarantined,
+            Health::Stopped => Self::Stopped,
         }
     }
 }

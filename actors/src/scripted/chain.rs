@@ -196,7 +196,7 @@ impl Chain {
         let mut environments = Vec::new();
         let mut plugins = Vec::new();
         for (plugin, limits) in options.plugins.clone() {
-            let handle = spawn_plugin(plugin, limits, Arc::new(NoTelemetry), &root).await;
+            let handle = spawn_plugin(plugin, limits, Arc::new(NoTelemetry), events.bus().clone(), &root).await;
             plugins.push(handle.expect("a plugin's actor"));
         }
         let plugins: Arc<[PluginHandle]> = plugins.into();

@@ -60,7 +60,10 @@ impl EventLog {
     pub fn by_request(&self) -> BTreeMap<RequestId, Vec<LifecycleEvent>> {
         let mut requests: BTreeMap<RequestId, Vec<LifecycleEvent>> = BTreeMap::new();
         for event in self.lock().iter() {
-            requests.entry(event.request).or_default().push(event.clone());
+            // Events about the node belong to no request.
+            if let Some(request) = event.request {
+                requests.entry(request).or_default().push(event.clone());
+            }
         }
         requests
     }
@@ -70,7 +73,7 @@ impl EventLog {
         let events = self.lock();
         events
             .iter()
-            .filter(|event| event.request.to_string() == request)
+            .filter(|event| event.request.is_some_and(|id| id.to_string() == request))
             .cloned()
             .collect()
     }
@@ -113,11 +116,11 @@ impl EventLog {
             match &event.kind {
                 Lifecycle::Started { lane, .. } => {
                     // The end of the one before may be told a moment later: it freed the lane first.
-                    held.insert(*lane, event.request);
+                    held.extend(event.request.map(|request| (*lane, request)));
                 }
                 Lifecycle::Committed { .. } | Lifecycle::Prefilled { .. } => {
                     assert!(
-                        held.values().any(|holder| *holder == event.request),
+                        held.values().any(|holder| Some(*holder) == event.request),
                         "{event:?} without a lane"
                     );
                 }

@@ -78,6 +78,7 @@ enum Kind {
     Finished,
     Aborted,
     Rejected,
+    PluginHealthChanged,
 }
 
 impl From<Kind> for EventKind {
@@ -94,6 +95,7 @@ impl From<Kind> for EventKind {
             Kind::Finished => Self::Finished,
             Kind::Aborted => Self::Aborted,
             Kind::Rejected => Self::Rejected,
+            Kind::PluginHealthChanged => Self::PluginHealthChanged,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mesh_actors::plugin::{Health, PluginReading, TimesSummary};
+use mesh_actors::plugin::{PluginReading, TimesSummary};
 use mesh_proto::v1::{CallTimes, Plugin, PluginCallback, PluginHealth};
 
 pub fn loaded(reading: &PluginReading) -> Plugin {
@@ -25,7 +25,7 @@ pub fn loaded(reading: &PluginReading) -> Plugin {
         version: facts.version.clone(),
         path: facts.path.display().to_string(),
         digest: facts.digest.clone(),
-        health: health(figures.health).into(),
+        health: PluginHealth::from(figures.health).into(),
         reason: figures.reason.clone(),
         last_error: figures.last_error.clone(),
         abilities: abilities
@@ -71,15 +71,6 @@ pub fn refused(path: &Path, reason: &str) -> Plugin {
         health: PluginHealth::NotLoaded.into(),
         reason: reason.to_owned(),
         ..Plugin::default()
-    }
-}
-
-fn health(health: Health) -> PluginHealth {
-    match health {
-        Health::Healthy => PluginHealth::Healthy,
-        Health::Degraded => PluginHealth::Degraded,
-        Health::Quarantined => PluginHealth::Quarantined,
-        Health::Stopped => PluginHealth::Stopped,
     }
 }
 

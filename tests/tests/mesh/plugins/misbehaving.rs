@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use mesh_plugin_fixtures::{Source, c_plugin, panicking};
-use mesh_proto::v1::{Plugin, PluginHealth};
+use mesh_proto::v1::{
+    EventKind, Plugin, PluginHealth, SubscribeRequest, lifecycle_event::Kind as LifecycleKind,
+    subscribe_response::Response,
+};
 use mesh_tests::{Answer, ChatCall, Cluster, until};
 use serde_json::json;
 
@@ -440,6 +443,46 @@ async fn a_panic_that_the_sdk_caught_shuts_a_plugin_out() -> Result<()> {
         stops_in_time(call, cluster).await?;
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_is_shut_out_is_told_of_in_events_and_metrics() -> Result<()> {
+    let prepared = prepare(&case("unknown", &["unknown_begin"], Expected::default()))?;
+    let cluster = node(vec![prepared.setting.clone()]).await?;
+    let request = SubscribeRequest {
+        kinds: vec![EventKind::PluginHealthChanged.into()],
+        ..SubscribeRequest::default()
+    };
+    let mut notices = cluster.api(0).subscribe(request).await?;
+    ask(cluster.api(0)).await?;
+    let told = async {
+        while let Some(notice) = notices.message().await? {
+            if let Some(Response::Event(event)) = notice.response {
+                return Ok(event);
+            }
+        }
+        anyhow::bail!("the subscription ended")
+    };
+    let event = tokio::time::timeout(PATIENCE, told).await??;
+    let Some(LifecycleKind::PluginHealthChanged(changed)) = event.kind else {
+        anyhow::bail!("{event:?}")
+    };
+    assert_eq!(
+        (changed.plugin.as_str(), changed.health()),
+        ("misbehaving", Quarantined)
+    );
+    assert!(changed.reason.contains("77"), "{}", changed.reason);
+    let metrics = cluster.api(0).text("/metrics").await?;
+    for line in [
+        "mesh_plugin_health_ratio{mesh_plugin=\"misbehaving\"",
+        "mesh_plugin_errors_total{",
+        "mesh_plugin_call_duration_seconds_count{",
+        "mesh_plugin_queue_capacity{",
+        "mesh_plugin_proposals_total{",
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    cluster.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
