@@ -83,7 +83,7 @@ mod tests {
 
     fn event(node_sequence: u64, text: usize) -> LifecycleEvent {
         LifecycleEvent {
-            request: RequestId::random(),
+            request: Some(RequestId::random()),
             sequence: 1,
             node_sequence,
             attempt: 1,
