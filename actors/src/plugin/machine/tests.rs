@@ -6,10 +6,7 @@ mod rules;
 mod steps;
 mod world;
 
-use std::{
-
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use rules::check;
 use steps::{Return, Step};
