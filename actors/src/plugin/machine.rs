@@ -7,7 +7,7 @@
 //! finish, abort   └─ end, when no decision is open ─▶ forgotten ┘
 //! ```
 //!
-//! Rules that hold whatever comes (property test in `machine/tests.rs`): calls of a generation never overlap and keep
+//! Rules that hold whatever comes (property test in `machine/tests/rules.rs`): calls of a generation never overlap and keep
 //! their order; begin, then commits, then one end; each decision is resolved once, before the end; each question is
 //! answered and counted once; what a message took is given back.
 

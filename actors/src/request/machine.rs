@@ -9,7 +9,7 @@
 //!
 //! Running, a request either asks proposers for candidates or has rows computed: the last token alone, or with
 //! candidates behind it. What comes back is judged the same way for both, so that a token is output only if the model
-//! drew it (`verify` below).
+//! drew it (`machine/verify.rs`).
 //!
 //! Everything that comes back carries the session of the lane's occupation; anything of another session is ignored.
 //! A recovery (not built yet) will be a second occupation: the machine keeps prompt and committed tokens for it.

@@ -35,7 +35,7 @@ impl PluginMachine {
         }
     }
 
-    pub(super) fn idle(&self) -> Option<WorkerKey> {
+    fn idle(&self) -> Option<WorkerKey> {
         self.workers
             .iter()
             .position(|worker| worker.job.is_none())
@@ -61,13 +61,7 @@ impl PluginMachine {
         }
     }
 
-    pub(super) fn dispatch_one(
-        &mut self,
-        worker: WorkerKey,
-        key: GenerationKey,
-        now: Instant,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn dispatch_one(&mut self, worker: WorkerKey, key: GenerationKey, now: Instant, effects: &mut Vec<Effect>) {
         let Some(generation) = self.generations.get_mut(&key) else {
             return;
         };
@@ -93,7 +87,7 @@ impl PluginMachine {
         self.run(job, now, effects);
     }
 
-    pub(super) fn run(&mut self, job: Job, now: Instant, effects: &mut Vec<Effect>) {
+    fn run(&mut self, job: Job, now: Instant, effects: &mut Vec<Effect>) {
         let key = job.generation.as_ref().map(|(key, _)| *key);
         let worker = &mut self.workers[job.worker.0];
         worker.job = Some((job.instance, key, job.call.clone()));
@@ -117,31 +111,21 @@ impl PluginMachine {
         let Some((_, waiting)) = generation.running.take() else {
             return;
         };
-        match (result, &call) {
-            (CallResult::Proposed { operation, poll }, _) => self.polled(key, operation, poll, now, effects),
-            (CallResult::Polled(poll), Call::Poll { operation, .. }) => {
-                self.polled(key, Some(*operation), poll, now, effects);
+        match result {
+            CallResult::Proposed { operation, poll } => self.polled(key, operation, poll, now, effects),
+            CallResult::Polled(poll) => {
+                let operation = match call {
+                    Call::Poll { operation, .. } => Some(operation),
+                    _ => None,
+                };
+                self.polled(key, operation, poll, now, effects);
             }
-            (CallResult::Polled(poll), _) => self.polled(key, None, poll, now, effects),
-            // The node's own side of a question panicked.
-            (CallResult::Returned(Err(fault)), Call::Poll { operation, .. }) => {
-                self.polled(key, Some(*operation), Err(fault), now, effects);
-            }
-            (CallResult::Returned(Err(fault)), Call::Propose { .. }) => {
-                self.polled(key, None, Err(fault), now, effects);
-            }
-            (CallResult::Returned(result), _) => self.returned(key, waiting, result, now),
+            CallResult::Returned(result) => self.returned(key, waiting, result, now),
         }
         self.make_ready(key);
     }
 
-    pub(super) fn control_done(
-        &mut self,
-        instance: InstanceKey,
-        call: &Call,
-        result: CallResult,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn control_done(&mut self, instance: InstanceKey, call: &Call, result: CallResult, effects: &mut Vec<Effect>) {
         let CallResult::Returned(result) = result else { return };
         if let Err(fault) = &result {
             self.faulted(call, fault);
@@ -155,13 +139,7 @@ impl PluginMachine {
         }
     }
 
-    pub(super) fn returned(
-        &mut self,
-        key: GenerationKey,
-        waiting: Waiting,
-        result: Result<(), CallFault>,
-        now: Instant,
-    ) {
+    fn returned(&mut self, key: GenerationKey, waiting: Waiting, result: Result<(), CallFault>, now: Instant) {
         match &result {
             Ok(()) => self.health.good(),
             Err(fault) => self.faulted(&waiting.call, fault),

@@ -36,11 +36,13 @@ pub(super) struct Instance {
 impl PluginMachine {
     pub(super) fn activate(&mut self, instance: InstanceKey, now: Instant, effects: &mut Vec<Effect>) {
         if self.closing.is_some() || self.health.is_shut_out() {
-            let reason = match self.health.reason() {
-                "" => "it was stopped".to_owned(),
-                reason => reason.to_owned(),
+            let reason = match self.closing {
+                Some(_) => "the node stops",
+                None => self.health.reason(),
             };
-            effects.push(Effect::Activated(instance, Err(reason)));
+            effects.push(Effect::Activated(instance, Err(reason.to_owned())));
+            // What was prepared for it is let go.
+            effects.push(Effect::Gone(instance));
             return;
         }
         let state = InstanceState::Activating(now + self.limits.activation_limit);
@@ -69,7 +71,7 @@ impl PluginMachine {
     }
 
     /// An activation that no thread has begun yet leaves nothing behind.
-    pub(super) fn unqueue_activation(&mut self, key: InstanceKey) -> bool {
+    fn unqueue_activation(&mut self, key: InstanceKey) -> bool {
         let queued = self.control.iter().position(|(instance, _)| *instance == key);
         if let Some(at) = queued {
             self.control.remove(at);
@@ -128,6 +130,17 @@ impl PluginMachine {
             } else if let Some(instance) = self.instances.get_mut(&key) {
                 instance.state = InstanceState::GivenUp;
             }
+        }
+    }
+
+    /// Of a plugin that is shut out: those that no thread has begun.
+    pub(super) fn refuse_queued_activations(&mut self, effects: &mut Vec<Effect>) {
+        let is_queued = |(key, call): &(InstanceKey, Call)| matches!(call, Call::Activate).then_some(*key);
+        let queued: Vec<InstanceKey> = self.control.iter().filter_map(is_queued).collect();
+        for key in queued {
+            self.unqueue_activation(key);
+            effects.push(Effect::Activated(key, Err(self.health.reason().to_owned())));
+            effects.push(Effect::Gone(key));
         }
     }
 }

@@ -89,22 +89,8 @@ impl PluginMachine {
         now: Instant,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.generations.contains_key(&key) {
-            // Begun, it was dropped when the plugin was shut out before it heard of it.
-            if ending.begun || self.closing.is_some() || self.health.is_shut_out() {
-                return;
-            }
-            let Some(active) = self
-                .instances
-                .get_mut(&ending.instance)
-                .filter(|instance| instance.state == InstanceState::Active)
-            else {
-                return;
-            };
-            active.generations += 1;
-            let mut unheard = Generation::new(ending.instance, ending.ids.clone(), ending.attempt, None);
-            unheard.incomplete = true;
-            self.generations.insert(key, unheard);
+        if !self.generations.contains_key(&key) && !self.follow_unheard(key, &ending) {
+            return;
         }
         self.withdraw_any(key, now, effects);
         let Some(generation) = self.generations.get_mut(&key).filter(|generation| !generation.ended) else {
@@ -137,6 +123,23 @@ impl PluginMachine {
         }
         generation.push(call, place, now);
         self.make_ready(key);
+    }
+
+    /// A generation of which only the end is told, since its begin was lost. False if not even that is.
+    fn follow_unheard(&mut self, key: GenerationKey, ending: &Ending) -> bool {
+        // Begun, it was dropped when the plugin was shut out before it heard of it.
+        if ending.begun || self.closing.is_some() || self.health.is_shut_out() {
+            return false;
+        }
+        let instance = self.instances.get_mut(&ending.instance);
+        let Some(active) = instance.filter(|instance| instance.state == InstanceState::Active) else {
+            return false;
+        };
+        active.generations += 1;
+        let mut unheard = Generation::new(ending.instance, ending.ids.clone(), ending.attempt, None);
+        unheard.incomplete = true;
+        self.generations.insert(key, unheard);
+        true
     }
 
     /// It is told no more.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Effect, PluginMachine, instances::InstanceState};
+use super::{Effect, PluginMachine};
 use crate::{
     plugin::{
         call::{Call, GenerationKey},
@@ -42,7 +42,7 @@ impl PluginMachine {
         }
     }
 
-    pub(super) fn expire_fence(&mut self, key: GenerationKey, now: Instant) {
+    fn expire_fence(&mut self, key: GenerationKey, now: Instant) {
         let Some(generation) = self.generations.get_mut(&key) else {
             return;
         };
@@ -61,7 +61,7 @@ impl PluginMachine {
         }
     }
 
-    pub(super) fn give_up_threads(&mut self, now: Instant) {
+    fn give_up_threads(&mut self, now: Instant) {
         for index in 0..self.workers.len() {
             let Some((_, key, call)) = &self.workers[index].job else {
                 continue;
@@ -83,7 +83,7 @@ impl PluginMachine {
     }
 
     /// What waits and is not called any more is dropped; generations that never began are forgotten.
-    pub(super) fn drop_what_is_not_called(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+    fn drop_what_is_not_called(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let keys: Vec<GenerationKey> = self.generations.keys().copied().collect();
         for key in keys {
             self.withdraw_any(key, now, effects);
@@ -105,25 +105,6 @@ impl PluginMachine {
                 self.make_ready(key);
             }
         }
-        for (key, instance) in &mut self.instances {
-            if matches!(instance.state, InstanceState::Activating(_))
-                && let Some(at) = self
-                    .control
-                    .iter()
-                    .position(|(queued, call)| queued == key && matches!(call, Call::Activate))
-            {
-                self.control.remove(at);
-                instance.state = InstanceState::GivenUp;
-                effects.push(Effect::Activated(*key, Err(self.health.reason().to_owned())));
-                effects.push(Effect::Gone(*key));
-            }
-        }
-        self.instances.retain(|key, instance| {
-            instance.state != InstanceState::GivenUp
-                || self
-                    .workers
-                    .iter()
-                    .any(|worker| worker.job.as_ref().is_some_and(|(running, ..)| running == key))
-        });
+        self.refuse_queued_activations(effects);
     }
 }

@@ -28,7 +28,7 @@ impl RequestMachine {
         }
     }
 
-    pub(super) fn check_prompt(&self, prompt: Vec<u32>) -> Result<Vec<u32>, MeshError> {
+    fn check_prompt(&self, prompt: Vec<u32>) -> Result<Vec<u32>, MeshError> {
         let (tokens, context) = (prompt.len(), self.plan.context as usize);
         if prompt.is_empty() {
             return Err(MeshError::invalid(

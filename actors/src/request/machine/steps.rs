@@ -35,7 +35,7 @@ impl RequestMachine {
     }
 
     /// The end of prompt and output together.
-    pub(super) fn tail(&self) -> Arc<[u32]> {
+    fn tail(&self) -> Arc<[u32]> {
         let of_output = self.generated.len().min(MAX_TAIL);
         let of_prompt = self.prompt.len().min(MAX_TAIL - of_output);
         let prompt = &self.prompt[self.prompt.len() - of_prompt..];
@@ -64,7 +64,7 @@ impl RequestMachine {
     }
 
     /// Proposers check what they give. Here it is what the lane has room for, and what the engine can take.
-    pub(super) fn flaw(&self, candidates: &[u32], most: u32) -> Option<DiscardReason> {
+    fn flaw(&self, candidates: &[u32], most: u32) -> Option<DiscardReason> {
         let is_known = |token: &u32| (*token as usize) < self.vocabulary.len();
         if candidates.len() > most as usize {
             Some(DiscardReason::InvalidTokenCount)
@@ -76,7 +76,7 @@ impl RequestMachine {
     }
 
     /// The last token's row, and those of candidates behind it.
-    pub(super) fn compute(&mut self, candidates: Vec<u32>, effects: &mut Vec<Effect>) {
+    fn compute(&mut self, candidates: Vec<u32>, effects: &mut Vec<Effect>) {
         let pos_start = self.position() - 1;
         let State::Running { lane, session, step } = &mut self.state else {
             return;

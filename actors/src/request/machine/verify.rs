@@ -23,33 +23,45 @@ impl RequestMachine {
         tokens: &[u32],
         effects: &mut Vec<Effect>,
     ) {
-        let first = self.generated.is_empty();
+        if !self.awaits(session, start, end) {
+            return;
+        }
         let State::Running {
-            session: held,
-            step:
-                Step::Computing {
-                    start: first_row,
-                    end: expected,
-                    candidates,
-                },
+            step: Step::Computing { candidates, .. },
             ..
         } = &mut self.state
         else {
             return;
         };
-        // A chunk of the prompt that is not its last, a late answer, or a repeated one: rows behind a wrong candidate
-        // may end where those before it did. Only a prompt comes in chunks.
-        if *held != session || end != Some(*expected) || !(first || start == *first_row) {
-            return;
-        }
         let (wanted, vocabulary) = (candidates.len() + 1, self.vocabulary.len());
         // Waiting on would be for ever, and the tokenizer may not survive a token that is none.
         if tokens.len() != wanted || tokens.iter().any(|token| *token as usize >= vocabulary) {
             return self.abort(not_drawn(tokens, wanted, vocabulary), effects);
         }
         let candidates = std::mem::take(candidates);
+        self.output(&candidates, tokens, effects);
+    }
+
+    /// These are the last rows that are under way. What is not: a chunk of the prompt before its last, a late answer,
+    /// or a repeated one, since rows behind a wrong candidate may end where those before it did. Only a prompt comes in
+    /// chunks.
+    fn awaits(&self, session: SessionId, first_row: u32, after_last: Option<u32>) -> bool {
+        let State::Running {
+            session: held,
+            step: Step::Computing { start, end, .. },
+            ..
+        } = &self.state
+        else {
+            return false;
+        };
+        *held == session && after_last == Some(*end) && (self.generated.is_empty() || first_row == *start)
+    }
+
+    /// What was drawn, one token for each sampled row.
+    fn output(&mut self, candidates: &[u32], drawn: &[u32], effects: &mut Vec<Effect>) {
+        let first = self.generated.is_empty();
         let mut accepted = Accepted::default();
-        let verified = self.verify(&candidates, tokens, &mut accepted);
+        let verified = self.verify(candidates, drawn, &mut accepted);
         if !candidates.is_empty() {
             self.draft.came_out(candidates.len(), verified.accepted as usize);
             effects.push(Effect::Verified(verified));
@@ -68,7 +80,7 @@ impl RequestMachine {
 
     /// Takes what the model drew at the last token and at each candidate for as long as the candidates agree, and the
     /// first that differs. A row behind a wrong candidate means nothing: its lane is rewound by the next rows.
-    pub(super) fn verify(&mut self, candidates: &[u32], drawn: &[u32], accepted: &mut Accepted) -> Outcome {
+    fn verify(&mut self, candidates: &[u32], drawn: &[u32], accepted: &mut Accepted) -> Outcome {
         let base = self.position();
         let mut outcome = Outcome {
             disposition: Disposition::FullAccept,
@@ -99,7 +111,7 @@ impl RequestMachine {
     }
 
     /// Makes one token output, or says why generation ends with it.
-    pub(super) fn accept(&mut self, token: u32, accepted: &mut Accepted) {
+    fn accept(&mut self, token: u32, accepted: &mut Accepted) {
         if self.vocabulary.is_end_of_generation(token) {
             accepted.end = Some(FinishReason::Stop);
             return;

@@ -76,14 +76,6 @@ impl World {
     pub(super) fn finish_call(&mut self, worker: WorkerKey, how: Return) {
         let Some(job) = self.jobs.remove(&worker) else { return };
         let result = match (&job.generation, &job.call) {
-            (Some((key, _)), _) if matches!(how, Return::Ours) => {
-                let told = self.told.get_mut(key).unwrap();
-                told.running = false;
-                let finished = matches!(job.call, Call::Finish(_));
-                told.finish_failed |= finished;
-                told.ended &= !finished;
-                CallResult::Returned(plain(how))
-            }
             (Some((key, _)), Call::Propose { query, .. }) => {
                 self.operations += 1;
                 let operation = self.operations;
@@ -162,7 +154,7 @@ impl World {
             Return::Failed => Ok(Poll::Failed("as scripted".to_owned())),
             Return::Pending | Return::StartFails => Ok(Poll::Pending),
             Return::Error => Err(fault(CallFaultKind::Error)),
-            Return::Panicked | Return::Ours => Err(fault(CallFaultKind::Panicked)),
+            Return::Panicked => Err(fault(CallFaultKind::Panicked)),
             Return::Unknown => Err(fault(CallFaultKind::UnknownStatus(77))),
         }
     }
@@ -171,7 +163,7 @@ impl World {
 pub(super) fn plain(how: Return) -> Result<(), CallFault> {
     match how {
         Return::Error | Return::Failed | Return::StartFails => Err(fault(CallFaultKind::Error)),
-        Return::Panicked | Return::Ours => Err(fault(CallFaultKind::Panicked)),
+        Return::Panicked => Err(fault(CallFaultKind::Panicked)),
         Return::Unknown => Err(fault(CallFaultKind::UnknownStatus(77))),
         _ => Ok(()),
     }

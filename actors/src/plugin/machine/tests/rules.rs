@@ -42,12 +42,12 @@ proptest! {
         threads in 1usize..4,
         serial: bool,
         faults in 1u32..40,
-        wild in proptest::option::of((0usize..160, 0usize..3)),
+        wild in proptest::option::of((0usize..160, 0usize..2)),
         close in proptest::option::weighted(0.2, (0usize..160, 0u16..200)),
     ) {
         let limits = PluginLimits { queue, reserve: 3, generations: 6, threads, faults, ..PluginLimits::default() };
         let mut world = World::new(limits, PluginAbilities { serial, ..ALL });
-        let wilds = [Return::Panicked, Return::Unknown, Return::Ours];
+        let wilds = [Return::Panicked, Return::Unknown];
         for (index, step) in steps.into_iter().enumerate() {
             match (wild, step) {
                 (Some((at, how)), Step::Return(which, _)) if at <= index && !world.shut_out => {

@@ -12,13 +12,9 @@ pub(super) enum Return {
     Pending,
     Ready,
     Abstain,
-    Invalid {
-        named: bool,
-    },
+    Invalid { named: bool },
     Failed,
     StartFails,
-    /// The node's side of the call panicked.
-    Ours,
 }
 
 #[derive(Debug, Clone, Copy)]
