@@ -344,6 +344,8 @@ impl State {
                 events: self.environment.events.clone(),
                 telemetry: self.environment.telemetry.clone(),
                 plugins,
+                // Stage 0 speaks for all: the stages are files of one architecture, and llama.cpp decides by architecture
+                // whether a memory can rewind (`is_recurrent` in `node/engine/src/raw/model.rs`).
                 rewinds: loaded.rewinds,
             };
             let options = HeadOptions {

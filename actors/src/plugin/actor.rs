@@ -136,7 +136,7 @@ impl Actor for PluginActor {
             plugin: plugin.clone(),
             ledger: ledger.clone(),
             telemetry,
-            reply: Box::new(move |done| drop(actor.cast(PluginMessage::Done(done)))),
+            reply: Box::new(move |done| actor.cast(PluginMessage::Done(done)).is_ok()),
         });
         let workers = Workers::start(machine.threads(), &context)?;
         let alarm = Alarm::start(move || drop(myself.cast(PluginMessage::Input(Input::Tick))));
@@ -186,6 +186,13 @@ impl Actor for PluginActor {
         state.workers = None;
         state.closing.clear();
         Ok(())
+    }
+}
+
+impl Drop for State {
+    /// Also when the actor panicked or was killed: a plugin that nobody tells anything is not shown as healthy.
+    fn drop(&mut self) {
+        self.ledger.ended();
     }
 }
 

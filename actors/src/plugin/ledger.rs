@@ -19,7 +19,7 @@ pub enum ProposalOutcome {
     Abstained,
     /// It found no place in the mailbox.
     QueueFull,
-    /// Its deadline passed before the plugin was called.
+    /// Its deadline passed before the plugin was called, or a call before it had taken as long already.
     ExpiredBeforeDispatch,
     /// Its deadline passed while the plugin looked.
     ExpiredInPlugin,
@@ -266,7 +266,7 @@ pub struct PluginFigures {
     pub accepted_tokens: u64,
     /// Decisions that were not used.
     pub discarded: u64,
-    /// Generations that have begun and not ended.
+    /// Generations that are followed now.
     pub followed: u64,
     /// Wakes for operations that were not open.
     pub spurious_wakes: u64,
@@ -329,6 +329,16 @@ impl PluginLedger {
         let mut state = self.lock();
         state.health = health;
         reason.clone_into(&mut state.reason);
+    }
+
+    /// Its actor has ended.
+    pub fn ended(&self) {
+        self.following(0);
+        let mut state = self.lock();
+        if state.health != Health::Stopped {
+            state.health = Health::Stopped;
+            "its actor has ended; see the node's log".clone_into(&mut state.reason);
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {

@@ -21,6 +21,7 @@ use super::{
 use crate::ports::{
     plugin::{
         CallFault, CallFaultKind, GenerationCommit, GenerationIds, ModelFacts, NativePlugin, PluginInstance, Poll,
+        ProposalQuery,
     },
     telemetry::{PluginCall, Telemetry},
 };
@@ -64,8 +65,8 @@ pub struct WorkerContext {
     pub ledger: Arc<PluginLedger>,
     /// Measures calls.
     pub telemetry: Arc<dyn Telemetry>,
-    /// Called with every result.
-    pub reply: Box<dyn Fn(WorkerDone) + Send + Sync>,
+    /// Called with every result. False if there is nobody any more to hear it.
+    pub reply: Box<dyn Fn(WorkerDone) -> bool + Send + Sync>,
 }
 
 /// The threads. Dropping them ends each when its call has returned.
@@ -111,10 +112,15 @@ fn serve(queue: &Receiver<(Job, Target)>, context: &WorkerContext) {
             context,
             calls: Vec::with_capacity(2),
         };
-        let (result, made) = catch_unwind(AssertUnwindSafe(|| perform(&job, &target, &mut timed)))
-            .unwrap_or_else(|_| (CallResult::Returned(Err(our_panic())), None));
-        let calls = std::mem::take(&mut timed.calls);
-        (context.reply)(WorkerDone { worker, result, made });
+        let (result, made) = perform(&job, &target, &mut timed);
+        let instance = made.as_ref().map(|(_, instance)| instance.clone());
+        if !(context.reply)(WorkerDone { worker, result, made })
+            && let Some(instance) = instance
+        {
+            // The actor ended meanwhile: nobody else will end what was made for it.
+            let _ = timed.call(Callback::Shutdown, || instance.shutdown());
+        }
+        let calls = timed.calls;
         // Behind the reply: nobody waits for measurements.
         for (callback, took, failed) in calls {
             context.telemetry.plugin_call(&PluginCall {
@@ -143,7 +149,8 @@ struct Timed<'a> {
 impl Timed<'_> {
     fn call<T>(&mut self, callback: Callback, call: impl FnOnce() -> Result<T, CallFault>) -> Result<T, CallFault> {
         let began = Instant::now();
-        let result = call();
+        // A plugin does not unwind into the node: a panic is one of the adapter.
+        let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(our_panic()));
         let took = began.elapsed();
         self.context.ledger.called(callback, took);
         if let Err(fault) = &result {
@@ -185,26 +192,23 @@ fn call_instance(
     let Seated { instance, board } = seated;
     let returned = match call {
         Call::Propose { query, deadline } => {
-            let started = timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline));
-            return match started {
+            return match timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline)) {
+                Ok(operation) => {
+                    board.opened(operation, key);
+                    CallResult::Proposed {
+                        operation: Some(operation),
+                        poll: poll(key, operation, query, seated, timed),
+                    }
+                }
                 Err(fault) => CallResult::Proposed {
                     operation: None,
                     poll: Err(fault),
                 },
-                Ok(operation) => {
-                    board.opened(operation, key);
-                    let poll = timed.call(Callback::Poll, || instance.poll_proposal(operation, query));
-                    settle(board, operation, key, &poll);
-                    let operation = Some(operation);
-                    CallResult::Proposed { operation, poll }
-                }
             };
         }
         Call::Poll { operation, query } => {
             board.polling(*operation);
-            let poll = timed.call(Callback::Poll, || instance.poll_proposal(*operation, query));
-            settle(board, *operation, key, &poll);
-            return CallResult::Polled(poll);
+            return CallResult::Polled(poll(key, *operation, query, seated, timed));
         }
         Call::Cancel { operation } => {
             board.over(*operation, key);
@@ -227,8 +231,16 @@ fn call_instance(
     CallResult::Returned(returned)
 }
 
-fn settle(board: &WakeBoard, operation: u64, key: GenerationKey, poll: &Result<Poll, CallFault>) {
+fn poll(
+    key: GenerationKey,
+    operation: u64,
+    query: &ProposalQuery,
+    Seated { instance, board }: &Seated,
+    timed: &mut Timed<'_>,
+) -> Result<Poll, CallFault> {
+    let poll = timed.call(Callback::Poll, || instance.poll_proposal(operation, query));
     if matches!(poll, Ok(Poll::Ready(_) | Poll::Abstain)) {
         board.over(operation, key);
     }
+    poll
 }

@@ -134,9 +134,9 @@ struct State {
     desk: LaneDesk,
     writer: JournalWriter,
     admission: Option<(oneshot::Sender<Result<Generation, MeshError>>, JournalReader)>,
-    events: RequestEvents,
-    /// Before the events' end in any order of dropping: a plugin is owed the decision first, then the end.
+    /// Dropped before the events, which tell the end: a plugin is owed the decision first.
     proposals: Proposals,
+    events: RequestEvents,
     created: std::time::SystemTime,
     clock: RequestClock,
     effects: Vec<Effect>,

@@ -12,14 +12,13 @@
 use std::time::Instant;
 
 use super::{
-    Answer, Effect, PluginMachine, Question,
+    Answer, Effect, PluginMachine, Question, Reply,
     generation::{Asked, Generation, Phase, Waiting},
 };
 use crate::{
     plugin::{
         call::{Call, GenerationKey},
         ledger::{Callback, ProposalOutcome},
-        permits::Permit,
     },
     ports::plugin::{CallFault, CallFaultKind, Candidates, DiscardReason, Discarded, Poll},
 };
@@ -45,16 +44,12 @@ impl PluginMachine {
             effects.push(Effect::Answer(reply, Answer::Off));
             return;
         };
-        // The last one, or a call before it, is still in the plugin's hands: waiting for it again would cost a deadline
-        // for nothing. It is no fault of its own: the one that it waits behind is counted when it comes back.
+        // The last question is still in the plugin's hands, or calls before it are: waiting again would cost a deadline
+        // for nothing. So it is answered at once, which is trouble but no fault: what is in the way is counted when it
+        // returns.
         if generation.asked.is_some() || generation.starved {
-            effects.push(Effect::Answer(reply, Answer::Abstain));
-            self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
-            // It is not to blame for looking for what was withdrawn, while it had time.
-            if !generation.asked.as_ref().is_some_and(|last| last.is_excused(now)) {
-                self.health.trouble("it was busy when it was asked");
-            }
-            return;
+            let is_excused = generation.asked.as_ref().is_some_and(|last| last.is_excused(now));
+            return self.not_asked(reply, is_excused, effects);
         }
         let call = Call::Propose {
             query: query.clone(),
@@ -75,6 +70,15 @@ impl PluginMachine {
         generation.push(call, None, now);
         self.timers.insert((deadline, key));
         self.make_ready(key);
+    }
+
+    /// A plugin is not to blame for looking for what was withdrawn, while it had time.
+    fn not_asked(&mut self, reply: Reply, is_excused: bool, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Answer(reply, Answer::Abstain));
+        self.ledger.proposal(ProposalOutcome::ExpiredBeforeDispatch);
+        if !is_excused {
+            self.health.trouble("it was busy when it was asked");
+        }
     }
 
     /// The request has lost interest in this step.
@@ -158,18 +162,11 @@ impl PluginMachine {
                 cancel(generation, operation, now);
                 self.too_late(key, false, effects);
             }
-            (Ok(Poll::Ready(candidates)), _) if in_time => self.propose(key, candidates, effects),
-            (Ok(Poll::Ready(candidates)), _) => {
-                let reason = if asked.withdrawn {
-                    DiscardReason::Cancelled
-                } else {
-                    DiscardReason::DeadlineExceeded
-                };
-                let place = asked.place.take();
-                discard(generation, candidates.discarded(reason), place, now);
-                self.ledger.discarded();
-                self.too_late(key, true, effects);
+            (Ok(Poll::Pending), None) => {
+                self.broken(key, None, "an operation that was not started is pending", effects);
             }
+            (Ok(Poll::Ready(candidates)), _) if in_time => self.propose(key, candidates, effects),
+            (Ok(Poll::Ready(candidates)), _) => self.ready_too_late(key, candidates, now, effects),
             (Ok(Poll::Abstain), _) if in_time => {
                 self.answer(key, Answer::Abstain, effects);
                 self.settle(key, effects);
@@ -177,39 +174,56 @@ impl PluginMachine {
                 self.health.answered();
             }
             (Ok(Poll::Abstain), _) => self.too_late(key, false, effects),
-            (Ok(Poll::Pending), None) => {
-                self.broken(key, None, "an operation that was not started is pending", effects)
-            }
-            (Ok(Poll::Failed(message)), operation) => {
-                if let Some(operation) = operation {
-                    cancel(generation, operation, now);
-                }
-                self.broken(key, Some(Callback::Poll), &message, effects);
-            }
-            (Ok(Poll::Invalid { message, decision }), operation) => {
-                // Cancelled first, then discarded.
-                let place = asked.place.take();
-                if let Some(operation) = operation {
-                    cancel(generation, operation, now);
-                }
+            (failed, operation) => self.failed(key, operation, failed, now, effects),
+        }
+    }
+
+    /// An operation that failed is cancelled first.
+    fn failed(
+        &mut self,
+        key: GenerationKey,
+        operation: Option<u64>,
+        poll: Result<Poll, CallFault>,
+        now: Instant,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(generation) = self.generations.get_mut(&key) else {
+            return;
+        };
+        if let Some(operation) = operation {
+            cancel(generation, operation, now);
+        }
+        match poll {
+            Ok(Poll::Failed(message)) => self.broken(key, Some(Callback::Poll), &message, effects),
+            Ok(Poll::Invalid { message, decision }) => {
                 if let Some(decision) = decision {
-                    discard(generation, decision, place, now);
+                    discard(generation, decision, now);
                     self.ledger.discarded();
                 }
                 self.broken(key, Some(Callback::Poll), &message, effects);
             }
-            (Err(fault), operation) => {
-                if let Some(operation) = operation {
-                    cancel(generation, operation, now);
-                }
-                let callback = if operation.is_some() {
-                    Callback::Poll
-                } else {
-                    Callback::Start
-                };
+            Ok(Poll::Pending | Poll::Ready(_) | Poll::Abstain) => {}
+            Err(fault) => {
+                let callback = operation.map_or(Callback::Start, |_| Callback::Poll);
                 self.broken_by(key, callback, &fault, effects);
             }
         }
+    }
+
+    /// Candidates that nobody waits for any more.
+    fn ready_too_late(&mut self, key: GenerationKey, candidates: Candidates, now: Instant, effects: &mut Vec<Effect>) {
+        let Some(generation) = self.generations.get_mut(&key) else {
+            return;
+        };
+        let is_withdrawn = generation.asked.as_ref().is_some_and(|asked| asked.withdrawn);
+        let reason = if is_withdrawn {
+            DiscardReason::Cancelled
+        } else {
+            DiscardReason::DeadlineExceeded
+        };
+        discard(generation, candidates.discarded(reason), now);
+        self.ledger.discarded();
+        self.too_late(key, true, effects);
     }
 
     fn park(&mut self, key: GenerationKey, operation: u64, now: Instant) {
@@ -340,8 +354,9 @@ fn cancel(generation: &mut Generation, operation: u64, now: Instant) {
     });
 }
 
-/// Before everything that waits: the decision came before it.
-fn discard(generation: &mut Generation, decision: Discarded, place: Option<Permit>, now: Instant) {
+/// Before everything that waits: the decision came before it. It takes over the place of the question.
+fn discard(generation: &mut Generation, decision: Discarded, now: Instant) {
+    let place = generation.asked.as_mut().and_then(|asked| asked.place.take());
     generation.queue.push_front(Waiting {
         call: Call::Discard(Box::new(decision)),
         since: now,
