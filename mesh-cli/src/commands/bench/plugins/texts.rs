@@ -27,7 +27,7 @@ const REPEATED: [&str; 4] = [
 ];
 
 /// Places in [`PASSAGE`] from which a text is cut.
-const CUTS: usize = 12;
+const CUTS: usize = 6;
 
 /// Beginnings that have much to go on with.
 const BEGINNINGS: [&str; 4] = [
