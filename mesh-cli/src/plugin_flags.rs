@@ -1,6 +1,9 @@
 //! Native plugins as flags of `mesh node start|join`: `--plugin PATH`, and what follows it is about that plugin.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind, value_parser};
 
@@ -155,7 +158,7 @@ impl Flags {
     }
 }
 
-fn absolute(given: &PathBuf) -> Result<PathBuf, String> {
+fn absolute(given: &Path) -> Result<PathBuf, String> {
     path::absolute(given).map_err(|failure| failure.to_string())
 }
 
