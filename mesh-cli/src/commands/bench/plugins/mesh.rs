@@ -115,8 +115,7 @@ impl Mesh {
         }
         for round in 0..args.rounds {
             output::note(&format!("round {} of {}", round + 1, args.rounds));
-            for turn in 0..sides.len() {
-                let side = (round as usize + turn) % sides.len();
+            for side in order(sides.len(), round as usize) {
                 self.round(&mut sides[side], args, texts, &outputs).await?;
             }
         }
@@ -201,6 +200,14 @@ impl Mesh {
     }
 }
 
+/// Another one first in each round, forwards and backwards in turn: what one leaves behind does not always hit the same.
+fn order(sides: usize, round: usize) -> impl Iterator<Item = usize> {
+    (0..sides).map(move |turn| {
+        let turn = if round % 2 == 0 { turn } else { sides - turn };
+        (round + turn) % sides
+    })
+}
+
 /// Layers in stages of about the same size, the first of them on the first node.
 fn stages(layers: u32) -> Result<String, Failure> {
     let end = |stage: usize| layers as usize * stage / STAGES;
@@ -217,6 +224,12 @@ fn stages(layers: u32) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_round_measures_all_and_begins_with_another() {
+        let rounds: Vec<Vec<usize>> = (0..3).map(|round| order(3, round).collect()).collect();
+        assert_eq!(rounds, [[0, 1, 2], [1, 0, 2], [2, 0, 1]]);
+    }
 
     #[test]
     fn stages_cover_all_layers() {
