@@ -149,6 +149,21 @@ impl SituationReport {
         )))
     }
 
+    /// What went wrong, or was meant to.
+    fn trouble(&self) -> impl Iterator<Item = String> {
+        let cost = self.cost_per_miss_us.map(|cost| {
+            let deadline = output::milliseconds(self.deadline_us.unwrap_or_default());
+            let cost = output::milliseconds(cost.max(0.0) as u64);
+            format!(
+                "{} deadlines of {deadline} were missed, which cost {cost} each",
+                self.misses
+            )
+        });
+        let health = self.health.zip(self.reason.as_ref());
+        let health = health.map(|(health, reason)| format!("{health} at the end, {reason}"));
+        cost.into_iter().chain(health)
+    }
+
     fn row(&self, name: &str, stages: &str) -> [String; 8] {
         let proposals = self.counters.proposals.iter();
         let proposals: Vec<String> = proposals.map(|(name, count)| format!("{name} {count}")).collect();
@@ -194,19 +209,12 @@ impl Report {
             "HEALTH",
             "SAME OUTPUT",
         ]);
-        let mut late = String::new();
+        let mut trouble = String::new();
         for mesh in [&self.whole, &self.split] {
             for (situation, found) in &mesh.situations {
                 table.row(found.row(situation.name(), &mesh.stages.to_string()));
-                if let Some(cost) = found.cost_per_miss_us {
-                    late += &format!(
-                        "{} with {} stage(s): a missed deadline of {:.1} ms cost {:.1} ms, {} missed in all\n",
-                        situation.name(),
-                        mesh.stages,
-                        found.deadline_us.unwrap_or_default() as f64 / 1e3,
-                        cost / 1e3,
-                        found.misses
-                    );
+                for line in found.trouble() {
+                    trouble += &format!("{} with {} stage(s): {line}\n", situation.name(), mesh.stages);
                 }
             }
         }
@@ -218,7 +226,7 @@ impl Report {
             .map_or(0, |found| found.rounds.len());
         let left_out: String = self.left_out.iter().map(|left_out| format!("{left_out}\n")).collect();
         format!(
-            "{}{late}medians of {rounds} rounds of up to {} tokens\n{left_out}",
+            "{}{trouble}medians of {rounds} rounds of up to {} tokens\n{left_out}",
             table.render(0),
             self.max_tokens
         )
