@@ -1,13 +1,13 @@
 //! `mesh bench plugins`: what native plugins cost decoding, and what their candidates save, measured with real
 //! processes on loopback.
 //!
-//! First whole, then in three stages. Each plugin is loaded by nodes of its own; all of them live at once, and one
-//! request runs at a time. The first node of each mesh has stage 0, since plugins follow requests whose head is there.
+//! First whole, then in three stages. Each situation has nodes of its own; all of them live at once, and one request
+//! runs at a time. The first node of each mesh has stage 0, since plugins follow requests whose head is there.
 //!
 //! ```text
-//! none, none_repeating ──▶ node        control ──▶ node        event_log ──▶ node + libmesh_event_log
+//! none, none_repeating, control ──▶ node each        event_log ──▶ node + libmesh_event_log
 //! silent ──▶ node + libmesh_ngram_proposer (min_ngram that nothing reaches)
-//! ngram_other, ngram_repeating ──▶ node + libmesh_ngram_proposer        always_late ──▶ node + --late
+//! ngram_other, ngram_repeating ──▶ node + libmesh_ngram_proposer each        always_late ──▶ node + --late
 //! ```
 
 mod counters;

@@ -83,10 +83,10 @@ impl Libraries {
     /// What these nodes load; `None` if it is not there.
     pub(super) fn of(&self, loaded: Loaded) -> Option<Vec<PluginSetting>> {
         let plugin = match loaded {
-            Loaded::Nothing | Loaded::NothingAgain => return Some(Vec::new()),
+            Loaded::Nothing | Loaded::NothingRepeating | Loaded::NothingAgain => return Some(Vec::new()),
             Loaded::EventLog => &self.event_log,
             Loaded::Silent => &self.silent,
-            Loaded::Ngram => &self.ngram,
+            Loaded::Ngram | Loaded::NgramRepeating => &self.ngram,
             Loaded::Late => &self.late,
         };
         plugin.clone().map(|plugin| vec![plugin])

@@ -140,13 +140,11 @@ impl Mesh {
 
     fn sides(&self) -> Vec<Side> {
         let members = self.members.iter().enumerate();
-        let sides = members.flat_map(|(member, Member { loaded, .. })| {
-            loaded.situations().iter().map(move |situation| Side {
-                situation: *situation,
-                member,
-                same_output: true,
-                rounds: Vec::new(),
-            })
+        let sides = members.map(|(member, Member { loaded, .. })| Side {
+            situation: loaded.situation(),
+            member,
+            same_output: true,
+            rounds: Vec::new(),
         });
         sides.collect()
     }

@@ -16,14 +16,17 @@ pub(super) enum Situation {
     AlwaysLate,
 }
 
-/// What the first node of a mesh loads.
+/// What the first node of a mesh loads. Each serves one situation alone: a request that was longer leaves the KV cache
+/// of its node in another state, which the next one there pays for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loaded {
     Nothing,
+    NothingRepeating,
     NothingAgain,
     EventLog,
     Silent,
     Ngram,
+    NgramRepeating,
     Late,
 }
 
@@ -35,24 +38,28 @@ pub(super) enum Text {
 }
 
 impl Loaded {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Nothing,
+        Self::NothingRepeating,
         Self::NothingAgain,
         Self::EventLog,
         Self::Silent,
         Self::Ngram,
+        Self::NgramRepeating,
         Self::Late,
     ];
 
     /// What is measured there.
-    pub(super) fn situations(self) -> &'static [Situation] {
+    pub(super) fn situation(self) -> Situation {
         match self {
-            Self::Nothing => &[Situation::None, Situation::NoneRepeating],
-            Self::NothingAgain => &[Situation::Control],
-            Self::EventLog => &[Situation::EventLog],
-            Self::Silent => &[Situation::Silent],
-            Self::Ngram => &[Situation::NgramOther, Situation::NgramRepeating],
-            Self::Late => &[Situation::AlwaysLate],
+            Self::Nothing => Situation::None,
+            Self::NothingRepeating => Situation::NoneRepeating,
+            Self::NothingAgain => Situation::Control,
+            Self::EventLog => Situation::EventLog,
+            Self::Silent => Situation::Silent,
+            Self::Ngram => Situation::NgramOther,
+            Self::NgramRepeating => Situation::NgramRepeating,
+            Self::Late => Situation::AlwaysLate,
         }
     }
 }
