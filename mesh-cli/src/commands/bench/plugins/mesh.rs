@@ -201,7 +201,7 @@ impl Mesh {
 /// Another one first in each round, forwards and backwards in turn: what one leaves behind does not always hit the same.
 fn order(sides: usize, round: usize) -> impl Iterator<Item = usize> {
     (0..sides).map(move |turn| {
-        let turn = if round % 2 == 0 { turn } else { sides - turn };
+        let turn = if round.is_multiple_of(2) { turn } else { sides - turn };
         (round + turn) % sides
     })
 }
