@@ -132,6 +132,9 @@ mod tests {
             "mesh run x hello --max-tokens 4 --temperature 0 --seed 7 --raw",
             "mesh bench events",
             "mesh bench events built-in --rounds 3 --output json",
+            "mesh bench plugins",
+            "mesh bench plugins m.gguf --rounds 3 --max-tokens 64 --event-log /e.so --ngram /n.so --output json",
+            "mesh bench plugins --late /l.so --late-config l.conf",
             "mesh bench split built-in --stages 2 --threads 1 --rounds 3 --output json",
         ] {
             assert!(Cli::try_parse_from(line.split(' ')).is_ok(), "{line}");

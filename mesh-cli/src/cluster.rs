@@ -25,7 +25,12 @@ use tokio::{
 };
 use tonic::transport::Endpoint;
 
-use crate::{client::Client, failure::Failure, local_node};
+use crate::{
+    client::Client,
+    failure::Failure,
+    local_node::{self, PluginSetting},
+    plugin_flags,
+};
 
 /// A node starts in well under a second; a busy machine gets more.
 const START_DEADLINE: Duration = Duration::from_secs(60);
@@ -38,13 +43,15 @@ const LAST_WORDS: usize = 5;
 
 /// How nodes are started.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ClusterOptions {
+pub(crate) struct ClusterOptions<'a> {
     /// `--threads` of every node.
     pub(crate) threads: u32,
     /// Exact mode.
     pub(crate) exact: bool,
     /// Lifecycle events.
     pub(crate) events: bool,
+    /// Native plugins of the first node: they follow requests whose head is there.
+    pub(crate) plugins: &'a [PluginSetting],
 }
 
 /// Running nodes of one mesh. Dropped, they are killed; [`Cluster::stop`] is the polite way.
@@ -58,7 +65,7 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     /// Starts a node for each name and has them join the first.
-    pub(crate) async fn start(names: &[&str], options: ClusterOptions) -> Result<Self, Failure> {
+    pub(crate) async fn start(names: &[&str], options: ClusterOptions<'_>) -> Result<Self, Failure> {
         let dir = tempfile::Builder::new().prefix("mesh-").tempdir();
         let dir =
             dir.map_err(|error| Failure::failed(format!("cannot make a temporary directory: {error}; set TMPDIR")))?;
@@ -75,6 +82,10 @@ impl Cluster {
                 .await?
                 .into_inner()
                 .ticket;
+            let options = ClusterOptions {
+                plugins: &[],
+                ..options
+            };
             nodes.push(NodeProcess::start(name, dir.path(), Some(&ticket), options).await?);
         }
         Ok(Self {
@@ -122,7 +133,7 @@ struct NodeProcess {
 
 impl NodeProcess {
     /// Starts a node and waits until it says that it is ready.
-    async fn start(name: &str, dir: &Path, ticket: Option<&str>, options: ClusterOptions) -> Result<Self, Failure> {
+    async fn start(name: &str, dir: &Path, ticket: Option<&str>, options: ClusterOptions<'_>) -> Result<Self, Failure> {
         let data_dir = dir.join(name);
         let mut command = node_command(ticket)?;
         command.args([
@@ -145,6 +156,7 @@ impl NodeProcess {
         if !options.events {
             command.arg("--no-events");
         }
+        command.args(plugin_flags::arguments(options.plugins));
         let cannot = |error| Failure::failed(format!("cannot start node {name}: {error}"));
         let mut child = command.spawn().map_err(cannot)?;
         let stdin = child.stdin.take();

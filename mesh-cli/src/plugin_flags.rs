@@ -1,6 +1,9 @@
 //! Native plugins as flags of `mesh node start|join`: `--plugin PATH`, and what follows it is about that plugin.
 
-use std::path::PathBuf;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches, error::ErrorKind, value_parser};
 
@@ -99,6 +102,28 @@ impl FromArgMatches for PluginFlags {
     }
 }
 
+/// The flags that say the same; threads, places and faults have no flags and stay what they are by default.
+pub(crate) fn arguments(plugins: &[PluginSetting]) -> Vec<OsString> {
+    let mut arguments = Vec::new();
+    for plugin in plugins {
+        let mut flag = |name: &str, value: OsString| arguments.extend([format!("--{name}").into(), value]);
+        flag(PLUGIN, plugin.path.clone().into());
+        for (name, path) in [(CONFIG, &plugin.config), (STATE, &plugin.state)] {
+            if let Some(path) = path {
+                flag(name, path.into());
+            }
+        }
+        flag(DEADLINE, String::from(plugin.deadline).into());
+        if let Some(digest) = plugin.digest {
+            flag(DIGEST, digest.to_string().into());
+        }
+        if plugin.required {
+            arguments.push(format!("--{REQUIRED}").into());
+        }
+    }
+    arguments
+}
+
 /// Values of a flag with their places on the command line.
 fn placed<'a, T: Clone + Send + Sync + 'static>(matches: &'a ArgMatches, name: &str) -> Vec<(usize, &'a T)> {
     let indices = matches.indices_of(name).into_iter().flatten();
@@ -133,7 +158,7 @@ impl Flags {
     }
 }
 
-fn absolute(given: &PathBuf) -> Result<PathBuf, String> {
+fn absolute(given: &Path) -> Result<PathBuf, String> {
     path::absolute(given).map_err(|failure| failure.to_string())
 }
 
@@ -177,6 +202,19 @@ mod tests {
         );
         assert_eq!(*c, PluginSetting::new("/c.so".into()));
         assert!(parse("mesh").unwrap().is_empty());
+    }
+
+    #[test]
+    fn flags_made_of_settings_give_the_settings() {
+        let digest = "ab".repeat(32);
+        let plugins = parse(&format!(
+            "mesh --plugin /a.so --plugin-required --plugin-deadline 20ms --plugin-digest {digest} --plugin /b.so \
+             --plugin-config /b.conf --plugin-state /b"
+        ))
+        .unwrap();
+        let arguments = [OsString::from("mesh")].into_iter().chain(arguments(&plugins));
+        let matches = PluginFlags::augment_args(Command::new("mesh")).try_get_matches_from(arguments);
+        assert_eq!(PluginFlags::from_arg_matches(&matches.unwrap()).unwrap().0, plugins);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod events;
 mod events_report;
+mod plugins;
 mod prompt;
 mod report;
 mod split;
@@ -16,6 +17,8 @@ pub(crate) enum BenchCommand {
     Split(split::SplitArgs),
     /// Measure what lifecycle events and their subscribers cost decoding, on this machine
     Events(events::EventsArgs),
+    /// Measure what native plugins cost decoding and what their candidates save, on this machine
+    Plugins(plugins::PluginsArgs),
 }
 
 impl BenchCommand {
@@ -23,6 +26,7 @@ impl BenchCommand {
         match self {
             Self::Split(args) => split::run(args).await,
             Self::Events(args) => events::run(args).await,
+            Self::Plugins(args) => plugins::run(args).await,
         }
     }
 }

@@ -21,10 +21,11 @@ const NODES: [&str; 3] = ["a", "b", "c"];
 const QUESTION: &str = "Recite Genesis 1:1.";
 
 /// The model is so small that more threads would only wait for each other.
-const OPTIONS: ClusterOptions = ClusterOptions {
+const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     threads: 1,
     exact: true,
     events: true,
+    plugins: &[],
 };
 
 #[derive(Debug, Args)]

@@ -25,7 +25,8 @@ impl PluginsCommand {
     }
 }
 
-async fn plugins(client: &Client) -> Result<Vec<PluginView>, Failure> {
+/// Those of the node, in the order of its settings.
+pub(super) async fn plugins(client: &Client) -> Result<Vec<PluginView>, Failure> {
     let listed = client.nodes().list_plugins(ListPluginsRequest {}).await?.into_inner();
     Ok(listed.plugins.into_iter().map(PluginView::from).collect())
 }

@@ -45,10 +45,11 @@ const CROWD: usize = 100;
 const STALLED_WINDOW: u32 = 1024;
 
 /// The engine has a core; the rest of the node and the subscribers share the others.
-const OPTIONS: ClusterOptions = ClusterOptions {
+const OPTIONS: ClusterOptions<'_> = ClusterOptions {
     threads: 1,
     exact: true,
     events: true,
+    plugins: &[],
 };
 
 const HELP: &str = "\
@@ -230,7 +231,7 @@ impl Side {
     }
 }
 
-async fn start_node(name: &str, options: ClusterOptions, args: &EventsArgs) -> Result<Cluster, Failure> {
+async fn start_node(name: &str, options: ClusterOptions<'_>, args: &EventsArgs) -> Result<Cluster, Failure> {
     let cluster = Cluster::start(&[name], options).await?;
     let request = ServeRequest {
         model: path::model(&args.model)?,

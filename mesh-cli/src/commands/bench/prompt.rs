@@ -21,7 +21,7 @@ const PROMPT_SLACK: u32 = 32;
 const PROMPT_ATTEMPTS: usize = 16;
 
 /// Raw text that models go on with instead of ending: verses that begin alike (King James Version, public domain).
-const PASSAGE: &str = "And God said, Let there be light: and there was light. And God saw the light, that it was good: \
+pub(super) const PASSAGE: &str = "And God said, Let there be light: and there was light. And God saw the light, that it was good: \
     and God divided the light from the darkness. And God called the light Day, and the darkness he called Night. And \
     the evening and the morning were the first day. ";
 

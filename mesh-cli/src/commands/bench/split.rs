@@ -90,6 +90,7 @@ async fn measure(args: &SplitArgs) -> Result<Report, Failure> {
         threads: args.threads,
         exact: !args.no_exact,
         events: true,
+        plugins: &[],
     };
     let names: Vec<String> = (0..args.stages).map(|stage| format!("stage-{stage}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -127,7 +128,7 @@ struct Side {
 }
 
 impl Side {
-    async fn start(names: &[&str], options: ClusterOptions, args: &SplitArgs) -> Result<Self, Failure> {
+    async fn start(names: &[&str], options: ClusterOptions<'_>, args: &SplitArgs) -> Result<Self, Failure> {
         let cluster = Cluster::start(names, options).await?;
         let request = ServeRequest {
             model: path::model(&args.model)?,
