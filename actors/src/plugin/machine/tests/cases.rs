@@ -297,3 +297,24 @@ fn totals_with_a_gap_end_what_is_told_of_a_generation_but_not_the_generation() {
     };
     assert!(finish.incomplete);
 }
+
+#[test]
+fn an_activation_that_is_refused_leaves_nothing_behind() {
+    let refused = |world: &mut World, reason: &str| {
+        let late = InstanceKey(9);
+        let mut effects = Vec::new();
+        world.machine.handle(Input::Activate(late), world.now, &mut effects);
+        let [Effect::Activated(told, Err(said)), Effect::Gone(gone)] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        assert!((*told, *gone) == (late, late) && said.contains(reason), "{said}");
+    };
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.finish_call(WorkerKey(0), Return::Panicked);
+    refused(&mut world, "unwound");
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.step(Step::Close(100));
+    refused(&mut world, "the node stops");
+}
