@@ -192,19 +192,13 @@ fn call_instance(
     let Seated { instance, board } = seated;
     let returned = match call {
         Call::Propose { query, deadline } => {
-            return match timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline)) {
-                Ok(operation) => {
-                    board.opened(operation, key);
-                    CallResult::Proposed {
-                        operation: Some(operation),
-                        poll: poll(key, operation, query, seated, timed),
-                    }
-                }
-                Err(fault) => CallResult::Proposed {
-                    operation: None,
-                    poll: Err(fault),
-                },
-            };
+            let started = timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline));
+            let operation = started.as_ref().ok().copied();
+            let poll = started.and_then(|operation| {
+                board.opened(operation, key);
+                poll(key, operation, query, seated, timed)
+            });
+            return CallResult::Proposed { operation, poll };
         }
         Call::Poll { operation, query } => {
             board.polling(*operation);
