@@ -11,7 +11,8 @@ use mesh_actors::{
 };
 use mesh_proto::{
     ErrorCode,
-    v1::{FinishReason, GenerateRequest},
+    sampling::default_sampling,
+    v1::{FinishReason, GenerateRequest, Sampling},
 };
 
 async fn answer(chain: &Chain, request: GenerateRequest) -> String {
@@ -28,6 +29,25 @@ fn prompt(index: usize) -> GenerateRequest {
         index as u64,
         60,
     )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sampling_that_makes_no_sense_is_refused_in_words() {
+    let chain = Chain::with_lanes(1).await;
+    let sampling = Sampling {
+        temperature: -1.0,
+        ..default_sampling()
+    };
+    let request = GenerateRequest {
+        sampling: Some(sampling),
+        ..prompt(1)
+    };
+    let refused = chain.generate(request).await.expect_err("refused");
+    assert_eq!(
+        (refused.code, refused.param.as_deref()),
+        (ErrorCode::InvalidRequest, Some("temperature"))
+    );
+    chain.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -282,3 +282,42 @@ impl State {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{
+        ports::telemetry::NoTelemetry,
+        scripted::{ScriptedPlugin, ScriptedVocabulary, Told, eventually},
+    };
+
+    #[tokio::test]
+    async fn a_plugin_whose_actor_died_is_not_shown_as_healthy() {
+        let root = RootHandle::spawn(CancellationToken::new()).await.unwrap();
+        let options = PluginOptions {
+            deadline: Duration::from_millis(8),
+            required: false,
+            limits: PluginLimits::default(),
+        };
+        let plugin = Arc::new(ScriptedPlugin::new("p", |_, _| Told::Fine));
+        let handle = spawn_plugin(plugin, options, Arc::new(NoTelemetry), &root)
+            .await
+            .unwrap();
+        assert_eq!(handle.read().figures.health, Health::Healthy);
+        handle.actor.kill();
+        eventually("it is known", || handle.read().figures.health == Health::Stopped).await;
+        assert!(handle.read().figures.reason.contains("actor has ended"));
+        let model = ModelFacts {
+            model: "m".into(),
+            model_id: "m".into(),
+            tokenizer_id: "t".into(),
+            vocabulary: Arc::new(ScriptedVocabulary::default()),
+            context: 16,
+        };
+        let refused = handle.activate(model).await.expect_err("nobody makes it");
+        assert!(refused.message.contains("its actor has ended"), "{refused}");
+        root.stop().await;
+    }
+}

@@ -192,19 +192,13 @@ fn call_instance(
     let Seated { instance, board } = seated;
     let returned = match call {
         Call::Propose { query, deadline } => {
-            return match timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline)) {
-                Ok(operation) => {
-                    board.opened(operation, key);
-                    CallResult::Proposed {
-                        operation: Some(operation),
-                        poll: poll(key, operation, query, seated, timed),
-                    }
-                }
-                Err(fault) => CallResult::Proposed {
-                    operation: None,
-                    poll: Err(fault),
-                },
-            };
+            let started = timed.call(Callback::Start, || instance.start_proposal(ids, query, *deadline));
+            let operation = started.as_ref().ok().copied();
+            let poll = started.and_then(|operation| {
+                board.opened(operation, key);
+                poll(key, operation, query, seated, timed)
+            });
+            return CallResult::Proposed { operation, poll };
         }
         Call::Poll { operation, query } => {
             board.polling(*operation);
@@ -243,4 +237,65 @@ fn poll(
         board.over(operation, key);
     }
     poll
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{atomic::AtomicBool, mpsc};
+
+    use super::*;
+    use crate::{
+        ports::telemetry::NoTelemetry,
+        scripted::{ScriptedPlugin, ScriptedVocabulary, Told},
+    };
+
+    fn activate(worker: WorkerKey) -> Job {
+        Job {
+            worker,
+            instance: InstanceKey(1),
+            generation: None,
+            call: Call::Activate,
+        }
+    }
+
+    fn library(ledger: &Arc<PluginLedger>) -> Target {
+        let model = ModelFacts {
+            model: "m".into(),
+            model_id: "m".into(),
+            tokenizer_id: "t".into(),
+            vocabulary: Arc::new(ScriptedVocabulary::default()),
+            context: 16,
+        };
+        let board = WakeBoard::new(Box::new(|_, _| {}), ledger.clone());
+        Target::Library(Box::new(model), Arc::new(board))
+    }
+
+    #[test]
+    fn an_instance_is_ended_that_nobody_hears_of() {
+        let (called, calls) = mpsc::channel();
+        let plugin = ScriptedPlugin::new("late", move |callback, _| {
+            let _ = called.send(callback);
+            Told::Fine
+        });
+        let ledger = Arc::new(PluginLedger::default());
+        let heard = Arc::new(AtomicBool::new(true));
+        let is_heard = heard.clone();
+        let context = Arc::new(WorkerContext {
+            plugin: Arc::new(plugin),
+            ledger: ledger.clone(),
+            telemetry: Arc::new(NoTelemetry),
+            reply: Box::new(move |_| is_heard.load(std::sync::atomic::Ordering::SeqCst)),
+        });
+        for (is_heard, expected) in [
+            (true, vec![Callback::Activate]),
+            (false, vec![Callback::Activate, Callback::Shutdown]),
+        ] {
+            heard.store(is_heard, std::sync::atomic::Ordering::SeqCst);
+            let (jobs, queue) = sync_channel(1);
+            assert!(jobs.send((activate(WorkerKey(0)), library(&ledger))).is_ok());
+            drop(jobs);
+            serve(&queue, &context);
+            assert_eq!(calls.try_iter().collect::<Vec<_>>(), expected);
+        }
+    }
 }

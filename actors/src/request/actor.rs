@@ -9,7 +9,7 @@ use std::{
 use mesh_proto::{
     ErrorCode, LaneId, MeshError, RequestId, SessionId,
     sampling::{default_sampling, validate_sampling},
-    v1::{FinishReason, GenerateFinished, GenerateRequest, GenerateStarted, generate_request::Prompt},
+    v1::{FinishReason, GenerateFinished, GenerateRequest, GenerateStarted, Sampling, generate_request::Prompt},
 };
 use ractor::{Actor, ActorCell, ActorProcessingErr, ActorRef};
 use tokio::{
@@ -87,20 +87,8 @@ pub async fn spawn_request(
         let _ = reply.send(Err(id_taken(id)));
         return Err(id_taken(id));
     };
-    let mut sampling = request.sampling.take().unwrap_or_else(default_sampling);
-    // A seed is drawn here, not in the machine, and returned: the answer can be asked for again.
-    // Below 2^53 (the last 53 random bits of the UUID): JavaScript clients hold it exactly and can send it back.
-    sampling
-        .seed
-        .get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1));
-    let seed = sampling.seed.unwrap_or_default();
-    let plan = RequestPlan {
-        sampling,
-        max_tokens: request.max_tokens,
-        stop: std::mem::take(&mut request.stop),
-        context: options.context,
-        speculates: options.rewinds && options.plugins.propose(),
-    };
+    let plan = plan_of(&mut request, options);
+    let seed = plan.sampling.seed.unwrap_or_default();
     events.seed(seed);
     let (writer, reader) = journal();
     let state = State {
@@ -124,6 +112,24 @@ pub async fn spawn_request(
         .map_err(|error| MeshError::internal(format!("the request's actor did not start: {error}")))?;
     let _ = actor.cast(RequestMessage::Prepare(request));
     Ok(RequestHandle { actor })
+}
+
+/// Takes from a request what its machine needs.
+fn plan_of(request: &mut GenerateRequest, options: &RequestOptions) -> RequestPlan {
+    // A copy: `check` looks at what the request asks when it is prepared.
+    let mut sampling = request.sampling.clone().unwrap_or_else(default_sampling);
+    // A seed is drawn here, not in the machine, and returned: the answer can be asked for again.
+    // Below 2^53 (the last 53 random bits of the UUID): JavaScript clients hold it exactly and can send it back.
+    sampling
+        .seed
+        .get_or_insert_with(|| uuid::Uuid::new_v4().as_u64_pair().1 & ((1 << 53) - 1));
+    RequestPlan {
+        sampling,
+        max_tokens: request.max_tokens,
+        stop: std::mem::take(&mut request.stop),
+        context: options.context,
+        speculates: options.rewinds && options.plugins.propose(),
+    }
 }
 
 struct State {
@@ -230,35 +236,14 @@ impl State {
         let head = &self.desk.head;
         match effect {
             Effect::Admit { prompt_tokens } => self.admit(prompt_tokens),
-            Effect::Refuse(error) => {
-                // Nobody refused what its client gave up.
-                if error.code == ErrorCode::Cancelled {
-                    self.events.aborted(error.clone(), self.clock.timings());
-                } else {
-                    self.events.rejected(error.clone());
-                }
-                if let Some((reply, _)) = self.admission.take() {
-                    let _ = reply.send(Err(error));
-                }
-            }
+            Effect::Refuse(error) => self.refuse(error),
             Effect::AskLane => drop(head.cast(HeadMessage::AskLane(self.id))),
             Effect::Withdraw => drop(head.cast(HeadMessage::Withdraw(self.id))),
             Effect::Open {
                 lane,
                 session,
                 sampling,
-            } => {
-                let queued_us = self.clock.started();
-                let proposers = self.events.started(self.machine.prompt(), lane, session, queued_us);
-                self.proposals = Proposals::new(proposers);
-                let trace = self.events.trace().map(|trace| trace.own);
-                self.desk.stage.open(LaneOpen {
-                    lane,
-                    session,
-                    sampling,
-                    trace,
-                });
-            }
+            } => self.open(lane, session, sampling),
             Effect::Ask(query) => self.ask(&query, myself),
             Effect::Verified(outcome) => self.verified(outcome),
             Effect::Unverified(reason) => self.unverified(reason),
@@ -338,6 +323,31 @@ impl State {
         };
         // If nobody waits any more, the reader is dropped with the message, and that cancels.
         let _ = reply.send(Ok(Generation { started, events }));
+    }
+
+    fn refuse(&mut self, error: MeshError) {
+        // Nobody refused what its client gave up.
+        if error.code == ErrorCode::Cancelled {
+            self.events.aborted(error.clone(), self.clock.timings());
+        } else {
+            self.events.rejected(error.clone());
+        }
+        if let Some((reply, _)) = self.admission.take() {
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    fn open(&mut self, lane: LaneId, session: SessionId, sampling: Box<Sampling>) {
+        let queued_us = self.clock.started();
+        let proposers = self.events.started(self.machine.prompt(), lane, session, queued_us);
+        self.proposals = Proposals::new(proposers);
+        let trace = self.events.trace().map(|trace| trace.own);
+        self.desk.stage.open(LaneOpen {
+            lane,
+            session,
+            sampling,
+            trace,
+        });
     }
 
     fn free(&self, lane: LaneId, session: SessionId) {

@@ -234,6 +234,12 @@ async fn a_panic_on_the_nodes_side_of_a_call_shuts_the_plugin_out() {
         let id = answered(&chain, &request_of(6)).await;
         healthy_as(&chain, 0, Health::Quarantined).await;
         heard_end(&plugin, &id).await;
+        let figures = figures(&chain, 0);
+        assert_eq!(errors(&figures, callback), 1, "{figures:?}");
+        assert!(figures.last_error.contains(callback.name()), "{figures:?}");
+        // What was started before is over for the plugin too.
+        let cancels = words(&plugin, &id, Callback::Cancel).len();
+        assert_eq!(cancels, usize::from(callback == Callback::Poll), "{callback:?}");
         chain.quiet().await;
         chain.stop().await;
     }

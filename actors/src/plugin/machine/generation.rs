@@ -51,6 +51,20 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    pub fn new(query: Arc<ProposalQuery>, deadline: Instant, reply: Reply, place: Permit) -> Self {
+        Self {
+            query,
+            deadline,
+            phase: Phase::Queued,
+            reply: Some(reply),
+            withdrawn: false,
+            woken: false,
+            counted: false,
+            polls: 0,
+            place: Some(place),
+        }
+    }
+
     /// It was withdrawn, and its time is not over.
     pub fn is_excused(&self, now: Instant) -> bool {
         self.withdrawn && now < self.deadline

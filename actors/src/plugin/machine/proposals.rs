@@ -55,17 +55,7 @@ impl PluginMachine {
             query: query.clone(),
             deadline,
         };
-        generation.asked = Some(Asked {
-            query,
-            deadline,
-            phase: Phase::Queued,
-            reply: Some(reply),
-            withdrawn: false,
-            woken: false,
-            counted: false,
-            polls: 0,
-            place: Some(place),
-        });
+        generation.asked = Some(Asked::new(query, deadline, reply, place));
         // The place is kept with the question: the message in the queue needs none of its own.
         generation.push(call, None, now);
         self.timers.insert((deadline, key));

@@ -2,6 +2,7 @@
 
 mod cases;
 mod library;
+mod outcomes;
 mod rules;
 mod steps;
 mod world;

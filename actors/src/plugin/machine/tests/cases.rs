@@ -61,90 +61,6 @@ fn a_failed_finish_is_followed_by_one_abort_that_says_so() {
 }
 
 #[test]
-fn each_outcome_of_a_proposal_is_counted_under_its_name() {
-    let count = |world: &World, wanted| {
-        let figures = world.ledger.figures();
-        figures
-            .proposals
-            .iter()
-            .find(|(outcome, _)| *outcome == wanted)
-            .map_or(0, |(_, count)| *count)
-    };
-    let asked = || {
-        let mut world = World::new(
-            PluginLimits {
-                threads: 1,
-                ..PluginLimits::default()
-            },
-            ALL,
-        );
-        world.begin();
-        world.finish_call(WorkerKey(0), Return::Ok);
-        world.step(Step::Ask(0));
-        world
-    };
-    let late = |how| {
-        let mut world = asked();
-        world.step(Step::Advance(8));
-        world.finish_call(WorkerKey(0), how);
-        world
-    };
-    let mut world = asked();
-    world.finish_call(WorkerKey(0), Return::Ready);
-    assert_eq!(count(&world, ProposalOutcome::Ready), 1);
-    let mut world = asked();
-    world.finish_call(WorkerKey(0), Return::Abstain);
-    assert_eq!(count(&world, ProposalOutcome::Abstained), 1);
-    // At the deadline, before the alarm: one reading of the clock decides.
-    let mut world = asked();
-    world.now += Duration::from_millis(8);
-    world.finish_call(WorkerKey(0), Return::Ready);
-    assert_eq!(count(&world, ProposalOutcome::Late), 1);
-    assert_eq!(world.answered, 1);
-    let world = late(Return::Ready);
-    assert_eq!(count(&world, ProposalOutcome::Late), 1);
-    let Call::Discard(discarded) = &world.jobs[&WorkerKey(0)].call else {
-        panic!("{:?}", world.jobs)
-    };
-    assert_eq!(discarded.reason, DiscardReason::DeadlineExceeded);
-    let world = late(Return::Pending);
-    assert_eq!(count(&world, ProposalOutcome::ExpiredInPlugin), 1);
-    assert!(matches!(world.jobs[&WorkerKey(0)].call, Call::Cancel { .. }));
-    let mut world = asked();
-    world.finish_call(WorkerKey(0), Return::Pending);
-    world.step(Step::Advance(8));
-    assert_eq!(count(&world, ProposalOutcome::ExpiredInPlugin), 1);
-    let mut world = asked();
-    world.finish_call(WorkerKey(0), Return::Failed);
-    assert_eq!(count(&world, ProposalOutcome::Error), 1);
-    let mut world = asked();
-    world.step(Step::Withdraw(0));
-    world.finish_call(WorkerKey(0), Return::Ready);
-    assert_eq!(count(&world, ProposalOutcome::Cancelled), 1);
-
-    let mut world = World::new(
-        PluginLimits {
-            threads: 1,
-            ..PluginLimits::default()
-        },
-        ALL,
-    );
-    world.begin();
-    world.step(Step::Ask(0));
-    world.step(Step::Advance(8));
-    assert_eq!(
-        count(&world, ProposalOutcome::ExpiredBeforeDispatch),
-        1,
-        "begin took too long"
-    );
-    let mut hung = asked();
-    hung.step(Step::Advance(5_000));
-    assert_eq!(count(&hung, ProposalOutcome::ExpiredInPlugin), 1);
-    hung.finish_call(WorkerKey(0), Return::Ready);
-    assert_eq!(count(&hung, ProposalOutcome::Late), 0, "once");
-}
-
-#[test]
 fn an_error_ends_the_questions_of_its_request_only() {
     let mut world = World::new(PluginLimits::default(), ALL);
     world.begin();
@@ -296,4 +212,25 @@ fn totals_with_a_gap_end_what_is_told_of_a_generation_but_not_the_generation() {
         panic!("{:?}", world.jobs)
     };
     assert!(finish.incomplete);
+}
+
+#[test]
+fn an_activation_that_is_refused_leaves_nothing_behind() {
+    let refused = |world: &mut World, reason: &str| {
+        let late = InstanceKey(9);
+        let mut effects = Vec::new();
+        world.machine.handle(Input::Activate(late), world.now, &mut effects);
+        let [Effect::Activated(told, Err(said)), Effect::Gone(gone)] = effects.as_slice() else {
+            panic!("{effects:?}")
+        };
+        assert!((*told, *gone) == (late, late) && said.contains(reason), "{said}");
+    };
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.finish_call(WorkerKey(0), Return::Panicked);
+    refused(&mut world, "unwound");
+    let mut world = World::new(PluginLimits::default(), ALL);
+    world.begin();
+    world.step(Step::Close(100));
+    refused(&mut world, "the node stops");
 }

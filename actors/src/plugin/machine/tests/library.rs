@@ -1,10 +1,55 @@
 //! The plugin: each call must be one that it may get now, and returns what the script says.
 
-use super::*;
+use super::{world::Told, *};
 
 pub(super) fn fault(kind: CallFaultKind) -> CallFault {
     let message = "as scripted".to_owned();
     CallFault { kind, message }
+}
+
+impl Told {
+    /// A call of its generation begins.
+    fn hear(&mut self, call: &Call, now: Instant, fence: Option<Instant>) {
+        match call {
+            Call::Begin(_) => assert!(!std::mem::replace(&mut self.begun, true) && self.total == 0),
+            Call::Commit { tokens, total } => {
+                assert!(self.begun, "a commit without begin");
+                self.total += tokens.len() as u64;
+                assert_eq!(self.total, *total, "a gap");
+            }
+            Call::Propose { deadline, .. } => {
+                assert!(self.begun && self.operation.is_none(), "an operation is open");
+                assert!(now < *deadline, "it was expired");
+            }
+            Call::Poll { operation, .. } => assert_eq!(self.operation, Some(*operation)),
+            Call::Cancel { operation } => assert_eq!(self.operation.take(), Some(*operation)),
+            Call::Report(report) => self.hear_of(&report.0.decision),
+            Call::Discard(discarded) => self.hear_of(&discarded.decision),
+            Call::Finish(finish) => {
+                assert!(fence.is_some_and(|fence| now < fence), "it waited too long");
+                let generated = finish.receipt.generated.len();
+                let adds_up = self.total as usize == generated;
+                assert!(finish.incomplete || adds_up, "begin + commits = receipt");
+                self.end(finish.incomplete);
+            }
+            Call::Abort(abort) => {
+                assert_eq!(abort.after_failed_finish, self.finish_failed);
+                self.end(abort.incomplete);
+                self.finish_failed = false;
+            }
+            Call::Activate | Call::Shutdown => unreachable!("they have no generation"),
+        }
+    }
+
+    fn hear_of(&mut self, decision: &DecisionId) {
+        assert!(self.decisions.remove(&decision.to_string()), "resolved twice");
+    }
+
+    fn end(&mut self, incomplete: bool) {
+        assert!(self.begun || incomplete);
+        assert!(self.decisions.is_empty() && self.operation.is_none(), "{self:?}");
+        self.ended = true;
+    }
 }
 
 impl World {
@@ -18,50 +63,8 @@ impl World {
             if self.shut_out {
                 assert!(job.call.ends(), "called though it is shut out: {job:?}");
             }
-            match &job.call {
-                Call::Begin(_) => assert!(!std::mem::replace(&mut told.begun, true) && told.total == 0),
-                Call::Commit { tokens, total } => {
-                    assert!(told.begun, "a commit without begin");
-                    told.total += tokens.len() as u64;
-                    assert_eq!(told.total, *total, "a gap");
-                }
-                Call::Propose { .. } => {
-                    assert!(told.begun && told.operation.is_none(), "an operation is open");
-                    assert!(self.now < deadline_of(&job.call), "it was expired");
-                }
-                Call::Poll { operation, .. } => assert_eq!(told.operation, Some(*operation)),
-                Call::Cancel { operation } => assert_eq!(told.operation.take(), Some(*operation)),
-                Call::Report(report) => {
-                    assert!(told.decisions.remove(&report.0.decision.to_string()), "resolved twice");
-                }
-                Call::Discard(discarded) => {
-                    assert!(told.decisions.remove(&discarded.decision.to_string()), "resolved twice");
-                }
-                Call::Finish(finish) => {
-                    assert!(told.begun || finish.incomplete);
-                    assert!(
-                        self.asking[key].fence.is_some_and(|fence| self.now < fence),
-                        "it waited too long"
-                    );
-                    assert!(told.decisions.is_empty() && told.operation.is_none(), "{told:?}");
-                    if !finish.incomplete {
-                        assert_eq!(
-                            told.total as usize,
-                            finish.receipt.generated.len(),
-                            "begin + commits = receipt"
-                        );
-                    }
-                    told.ended = true;
-                }
-                Call::Abort(abort) => {
-                    assert!(told.begun || abort.incomplete);
-                    assert_eq!(abort.after_failed_finish, told.finish_failed);
-                    assert!(told.decisions.is_empty() && told.operation.is_none(), "{told:?}");
-                    told.ended = true;
-                    told.finish_failed = false;
-                }
-                Call::Activate | Call::Shutdown => unreachable!("they have no generation"),
-            }
+            let fence = self.asking[key].fence;
+            told.hear(&job.call, self.now, fence);
         } else if matches!(job.call, Call::Shutdown) {
             assert!(
                 self.told
@@ -166,12 +169,5 @@ pub(super) fn plain(how: Return) -> Result<(), CallFault> {
         Return::Panicked => Err(fault(CallFaultKind::Panicked)),
         Return::Unknown => Err(fault(CallFaultKind::UnknownStatus(77))),
         _ => Ok(()),
-    }
-}
-
-pub(super) fn deadline_of(call: &Call) -> Instant {
-    match call {
-        Call::Propose { deadline, .. } => *deadline,
-        _ => unreachable!("only proposals have one"),
     }
 }

@@ -252,57 +252,13 @@ impl World {
         }
     }
 
+    /// A request does something, if it may now: one that waits for an answer, or has candidates computed, does not.
     pub(super) fn request(&mut self, key: GenerationKey, step: Step) {
         let asking = self.asking.get_mut(&key).unwrap();
+        let is_free = !asking.waiting && asking.decision.is_none();
         match step {
-            // A request that waits for an answer, or has candidates computed, does nothing else.
-            Step::Commit(_) if !asking.waiting && asking.decision.is_none() => {
-                asking.total += 1;
-                let total = asking.total;
-                match self.permits.try_acquire(Class::Ordinary).filter(|_| !asking.incomplete) {
-                    Some(place) => self.input(Input::Commit {
-                        key,
-                        tokens: vec![total as u32],
-                        total,
-                        place,
-                    }),
-                    None => asking.incomplete = true,
-                }
-            }
-            Step::Ask(_) if asking.begun && !asking.waiting && asking.decision.is_none() => {
-                let Some(place) = self.permits.try_acquire(Class::Ordinary) else {
-                    return;
-                };
-                let deadline = self.now + Duration::from_millis(8);
-                asking.waiting = true;
-                asking.deadline = Some(deadline);
-                asking.step += 1;
-                self.asked += 1;
-                let (step, answers) = (asking.step, self.answers.clone());
-                let query = Arc::new(ProposalQuery {
-                    prompt_count: 1,
-                    committed_count: asking.total,
-                    step,
-                    max_tokens: 4,
-                    vocabulary: 9,
-                    tail: [1].into(),
-                });
-                let reply = Reply(Box::new(move |answer| {
-                    answers.lock().unwrap().push_back((key, step, answer));
-                }));
-                // What expires now is not counted for this one.
-                self.input(Input::Tick);
-                let counted = self.counted();
-                self.input(Input::Ask(Question {
-                    key,
-                    query,
-                    deadline,
-                    reply,
-                    place,
-                }));
-                let refused = !self.asking[&key].waiting && self.counted() == counted;
-                self.refused += u64::from(refused);
-            }
+            Step::Commit(_) if is_free => self.commit(key),
+            Step::Ask(_) if is_free && asking.begun => self.ask(key),
             Step::Withdraw(_) if asking.waiting => {
                 let step = asking.step;
                 asking.waiting = false;
@@ -318,10 +274,61 @@ impl World {
                     self.input(Input::Resolve { key, resolution, place });
                 }
             }
-            Step::Finish(_) if !asking.waiting && asking.decision.is_none() => self.end(key, true),
+            Step::Finish(_) if is_free => self.end(key, true),
             Step::Abort(_) => self.end(key, false),
             _ => {}
         }
+    }
+
+    fn commit(&mut self, key: GenerationKey) {
+        let asking = self.asking.get_mut(&key).unwrap();
+        asking.total += 1;
+        let total = asking.total;
+        match self.permits.try_acquire(Class::Ordinary).filter(|_| !asking.incomplete) {
+            Some(place) => self.input(Input::Commit {
+                key,
+                tokens: vec![total as u32],
+                total,
+                place,
+            }),
+            None => asking.incomplete = true,
+        }
+    }
+
+    fn ask(&mut self, key: GenerationKey) {
+        let Some(place) = self.permits.try_acquire(Class::Ordinary) else {
+            return;
+        };
+        let deadline = self.now + Duration::from_millis(8);
+        let asking = self.asking.get_mut(&key).unwrap();
+        asking.waiting = true;
+        asking.deadline = Some(deadline);
+        asking.step += 1;
+        self.asked += 1;
+        let (step, answers) = (asking.step, self.answers.clone());
+        let query = Arc::new(ProposalQuery {
+            prompt_count: 1,
+            committed_count: asking.total,
+            step,
+            max_tokens: 4,
+            vocabulary: 9,
+            tail: [1].into(),
+        });
+        let reply = Reply(Box::new(move |answer| {
+            answers.lock().unwrap().push_back((key, step, answer));
+        }));
+        // What expires now is not counted for this one.
+        self.input(Input::Tick);
+        let counted = self.counted();
+        self.input(Input::Ask(Question {
+            key,
+            query,
+            deadline,
+            reply,
+            place,
+        }));
+        let refused = !self.asking[&key].waiting && self.counted() == counted;
+        self.refused += u64::from(refused);
     }
 
     /// Questions of which the ledger says what they came to.
