@@ -16,8 +16,8 @@ pub(super) enum Situation {
     AlwaysLate,
 }
 
-/// What the first node of a mesh loads. Each serves one situation alone: a request that was longer leaves the KV cache
-/// of its node in another state, which the next one there pays for.
+/// What the first node of a mesh loads. Each serves one situation alone: nodes that served both texts were measured
+/// about 5 % slower with the other one (built-in model), probably since the KV cache is left in another state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Loaded {
     Nothing,
