@@ -289,6 +289,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        events::EventOptions,
         ports::telemetry::NoTelemetry,
         scripted::{ScriptedPlugin, ScriptedVocabulary, Told, eventually},
     };
@@ -302,7 +303,8 @@ mod tests {
             limits: PluginLimits::default(),
         };
         let plugin = Arc::new(ScriptedPlugin::new("p", |_, _| Told::Fine));
-        let handle = spawn_plugin(plugin, options, Arc::new(NoTelemetry), &root)
+        let events = EventBus::new("a", 1, EventOptions::default(), Vec::new());
+        let handle = spawn_plugin(plugin, options, Arc::new(NoTelemetry), events, &root)
             .await
             .unwrap();
         assert_eq!(handle.read().figures.health, Health::Healthy);
