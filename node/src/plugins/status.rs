@@ -30,7 +30,8 @@ pub fn loaded(reading: &PluginReading) -> Plugin {
         last_error: figures.last_error.clone(),
         abilities: abilities
             .into_iter()
-            .filter_map(|(name, has)| has.then(|| name.to_owned()))
+            .filter(|(_, has)| *has)
+            .map(|(name, _)| name.to_owned())
             .collect(),
         abi: format!("{}.{}", facts.abi.0, facts.abi.1),
         deadline_us: u64::try_from(options.deadline.as_micros()).unwrap_or(u64::MAX),
