@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use mesh_plugin_fixtures::ngram_proposer;
 use mesh_proto::v1::ServeRequest;
-use mesh_tests::{Answer, ChatCall, Processes};
+use mesh_tests::{Answer, ChatCall, Processes, models};
 use proptest::{
     prelude::*,
     strategy::ValueTree as _,
@@ -95,11 +95,12 @@ fn random_requests() -> Vec<Wanted> {
     (0..REQUESTS).map(|_| next().expect("a request")).collect()
 }
 
-async fn serve(nodes: &Processes, name: &str, stages: &str) -> Result<()> {
+async fn serve(nodes: &Processes, model: &str, name: &str, stages: &str) -> Result<()> {
     let request = ServeRequest {
-        model: "built-in".to_owned(),
+        model: model.to_owned(),
         name: name.to_owned(),
         stages: stages.to_owned(),
+        context: 512,
         exact: true,
         ..ServeRequest::default()
     };
@@ -130,8 +131,8 @@ async fn answers(nodes: &Processes, model: &str, requests: &[Wanted]) -> Result<
     stream::iter(all).buffered(4).try_collect().await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_random_requests_give_the_text_they_give_without_proposals() -> Result<()> {
+/// Three processes, of which `a` has the n-gram proposer.
+async fn three_nodes() -> Result<(Prepared, Processes)> {
     let ngram = Prepared::new(ngram_proposer(), &[])?;
     let mut nodes = Processes::with_environment(&[]);
     let (library, config) = (&ngram.setting.path, ngram.setting.config.as_ref());
@@ -150,9 +151,15 @@ async fn two_hundred_random_requests_give_the_text_they_give_without_proposals()
     nodes.add("a", &flags).await?;
     nodes.add("b", &[]).await?;
     nodes.add("c", &[]).await?;
+    Ok((ngram, nodes))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_random_requests_give_the_text_they_give_without_proposals() -> Result<()> {
+    let (ngram, nodes) = three_nodes().await?;
     // The plugin follows generations whose head is its node: stage 0 is on `a` in one and on `b` in the other.
-    serve(&nodes, "with", "a:0-3,b:3-5,c:5-8").await?;
-    serve(&nodes, "without", "b:0-3,c:3-5,a:5-8").await?;
+    serve(&nodes, "built-in", "with", "a:0-3,b:3-5,c:5-8").await?;
+    serve(&nodes, "built-in", "without", "b:0-3,c:3-5,a:5-8").await?;
     let requests = random_requests();
     let with = answers(&nodes, "with", &requests).await?;
     let without = answers(&nodes, "without", &requests).await?;
@@ -188,4 +195,48 @@ async fn two_hundred_random_requests_give_the_text_they_give_without_proposals()
         .collect();
     assert_eq!(begun.len(), REQUESTS, "one generation for each request to its node");
     Ok(())
+}
+
+/// With weights of a real model, and with sliding windows, over which a rewind must be exact too.
+async fn real_model(file: &str, with: &str, without: &str) -> Result<()> {
+    let Some(model) = models::real_model(file) else {
+        return Ok(());
+    };
+    let model = model.to_string_lossy();
+    let (ngram, nodes) = three_nodes().await?;
+    serve(&nodes, &model, "with", with).await?;
+    serve(&nodes, &model, "without", without).await?;
+    let text = "The quick brown fox jumps over the lazy dog. ".repeat(4);
+    for seed in [None, Some(3u64)] {
+        let mut answers = Vec::new();
+        for name in ["with", "without"] {
+            let call = match seed {
+                Some(seed) => {
+                    ChatCall::sampled(name, &format!("Repeat this: {text}"), seed).with("temperature", json!(0.4))
+                }
+                None => ChatCall::greedy(name, &format!("Repeat this: {text}")),
+            };
+            let answer = nodes.api(1).stream(&call.with("max_tokens", json!(40))).await?;
+            answers.push((answer.text, answer.finish_reason));
+        }
+        assert_eq!(answers[0], answers[1], "seed {seed:?}");
+    }
+    plugin_when(&nodes.api(0), "every generation is told", |plugin| {
+        plugin.generations == 0
+    })
+    .await;
+    nodes.finish().await?;
+    let proof = log::prove(&ngram.log()?)?;
+    ensure!(proof.finished == 2 && proof.accepted > 0, "{proof:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn smollm2_says_the_same_with_proposals() -> Result<()> {
+    real_model(models::SMOLLM2, "a:0-10,b:10-20,c:20-30", "b:0-10,c:10-20,a:20-30").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gemma3_says_the_same_with_proposals() -> Result<()> {
+    real_model(models::GEMMA3, "a:0-6,b:6-12,c:12-18", "b:0-6,c:6-12,a:12-18").await
 }
