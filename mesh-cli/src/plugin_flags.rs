@@ -1,6 +1,7 @@
 //! Native plugins as flags of `mesh node start|join`: `--plugin PATH`, and what follows it is about that plugin.
 
 use std::{
+    collections::HashSet,
     ffi::OsString,
     path::{Path, PathBuf},
 };
@@ -75,19 +76,25 @@ impl FromArgMatches for PluginFlags {
         for (index, path) in placed::<PathBuf>(matches, PLUGIN) {
             plugins.push((index, PluginSetting::new(path.clone())));
         }
-        let mut flags = Flags { plugins };
+        let mut flags = Flags {
+            plugins,
+            given: HashSet::new(),
+        };
         flags.set(matches, CONFIG, |plugin, file: &PathBuf| {
-            plugin.config.replace(absolute(file)?).is_none().ok_or_twice()
+            plugin.config = Some(absolute(file)?);
+            Ok(())
         })?;
         flags.set(matches, STATE, |plugin, dir: &PathBuf| {
-            plugin.state.replace(absolute(dir)?).is_none().ok_or_twice()
+            plugin.state = Some(absolute(dir)?);
+            Ok(())
         })?;
         flags.set(matches, DEADLINE, |plugin, deadline: &ProposalDeadline| {
             plugin.deadline = *deadline;
             Ok(())
         })?;
         flags.set(matches, DIGEST, |plugin, digest: &FileDigest| {
-            plugin.digest.replace(*digest).is_none().ok_or_twice()
+            plugin.digest = Some(*digest);
+            Ok(())
         })?;
         flags.set(matches, REQUIRED, |plugin, required: &bool| {
             plugin.required = *required;
@@ -132,6 +139,8 @@ fn placed<'a, T: Clone + Send + Sync + 'static>(matches: &'a ArgMatches, name: &
 
 struct Flags {
     plugins: Vec<(usize, PluginSetting)>,
+    /// Which flags of which plugin have come.
+    given: HashSet<(usize, String)>,
 }
 
 impl Flags {
@@ -144,12 +153,15 @@ impl Flags {
     ) -> Result<(), Error> {
         for (index, value) in placed::<T>(matches, name) {
             let before = self.plugins.iter_mut().rev().find(|(place, _)| *place < index);
-            let (_, plugin) = before.ok_or_else(|| {
+            let (place, plugin) = before.ok_or_else(|| {
                 let message =
                     format!("--{name} comes before any --plugin; put it behind the plugin that it is about\n");
                 Error::raw(ErrorKind::MissingRequiredArgument, message)
             })?;
-            set(plugin, value).map_err(|reason| {
+            let is_first = self.given.insert((*place, name.to_owned()));
+            let twice = || Err("it is given twice; give it once".to_owned());
+            let result = if is_first { set(plugin, value) } else { twice() };
+            result.map_err(|reason| {
                 let message = format!("--{name} of {}: {reason}\n", plugin.path.display());
                 Error::raw(ErrorKind::ValueValidation, message)
             })?;
@@ -160,17 +172,6 @@ impl Flags {
 
 fn absolute(given: &Path) -> Result<PathBuf, String> {
     path::absolute(given).map_err(|failure| failure.to_string())
-}
-
-trait OkOrTwice {
-    fn ok_or_twice(self) -> Result<(), String>;
-}
-
-impl OkOrTwice for bool {
-    fn ok_or_twice(self) -> Result<(), String> {
-        self.then_some(())
-            .ok_or_else(|| "it is given twice; give it once".to_owned())
-    }
 }
 
 #[cfg(test)]
@@ -223,6 +224,7 @@ mod tests {
             "mesh --plugin-required",
             "mesh --plugin-deadline 8ms --plugin /a.so",
             "mesh --plugin /a.so --plugin-config /x --plugin-config /y",
+            "mesh --plugin /a.so --plugin-deadline 3ms --plugin-deadline 4ms",
             "mesh --plugin /a.so --plugin-deadline 0ms",
             "mesh --plugin /a.so --plugin-deadline 1h",
             "mesh --plugin /a.so --plugin-digest abc",

@@ -155,7 +155,15 @@ impl PluginView {
         if self.name.is_some() {
             fact("version", format!("{} (interface {})", self.version, self.abi));
             fact("digest", self.digest.clone());
-            fact("wants", self.abilities.join(", "));
+            let wants = self.abilities.join(", ");
+            fact(
+                "wants",
+                if wants.is_empty() {
+                    "no more than ends".to_owned()
+                } else {
+                    wants
+                },
+            );
             fact("deadline", millis(self.deadline_us));
             fact("required", if self.required { "yes" } else { "no" }.to_owned());
             fact("follows", format!("{} generations", self.generations));

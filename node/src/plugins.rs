@@ -125,9 +125,10 @@ async fn load(
     let library = open(setting).await?;
     let plugin = NativeLibrary::new(library, config, state, setting.deadline.0);
     let name = plugin.name();
-    if others.iter().any(|other| other.facts().name == name) {
+    if let Some(other) = others.iter().find(|other| other.facts().name == name) {
+        let path = other.facts().path.display();
         return Err(format!(
-            "a plugin named {name} is loaded already; give each library once"
+            "a plugin named {name} is loaded already, from {path}; give each name once"
         ));
     }
     tracing::info!(%name, path = %setting.path.display(), deadline = ?setting.deadline.0, "plugin loaded");
@@ -165,8 +166,18 @@ fn make_state_dir(path: &Path) -> Result<PathBuf, String> {
             path.display()
         ));
     }
-    std::fs::create_dir_all(path)
-        .map_err(|error| format!("its state directory {} cannot be made: {error}", path.display()))?;
+    if path.exists() && !path.is_dir() {
+        return Err(format!(
+            "its state directory {} is not a directory; give another path",
+            path.display()
+        ));
+    }
+    std::fs::create_dir_all(path).map_err(|error| {
+        format!(
+            "its state directory {} cannot be made: {error}; check its parent and its permissions",
+            path.display()
+        )
+    })?;
     Ok(path.to_owned())
 }
 
@@ -174,6 +185,12 @@ fn check_config(path: &Path) -> Result<PathBuf, String> {
     if !path.is_absolute() {
         return Err(format!(
             "its configuration {} is relative; give an absolute path",
+            path.display()
+        ));
+    }
+    if path.exists() && !path.is_file() {
+        return Err(format!(
+            "its configuration {} is not a regular file; give a file",
             path.display()
         ));
     }

@@ -238,6 +238,11 @@ impl State {
                     self.models.remove(&instance);
                     self.activations.remove(&instance);
                 }
+                Effect::GaveUp(worker) => {
+                    if let Some(workers) = &self.workers {
+                        workers.give_up(worker, self.plugin.as_ref());
+                    }
+                }
                 Effect::Health(health) => self.tell_health(health),
                 Effect::Closed => {
                     for reply in self.closing.drain(..) {

@@ -103,7 +103,8 @@ impl PluginHandle {
         let model = Box::new(model);
         let refused = |reason: &str| {
             let message = format!("plugin {name} does not follow this model: {reason}; see `mesh plugins show {name}`");
-            MeshError::new(ErrorCode::NotReady, message)
+            // Trying again does not help: it is its configuration, or it is shut out.
+            MeshError::new(ErrorCode::Conflict, message)
         };
         self.actor
             .cast(PluginMessage::Activate { model, instance, reply })

@@ -4,7 +4,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, OnceLock,
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread,
@@ -71,7 +71,13 @@ pub struct WorkerContext {
 
 /// The threads. Dropping them ends each when its call has returned.
 pub struct Workers {
-    jobs: Vec<SyncSender<(Job, Target)>>,
+    threads: Vec<Worker>,
+}
+
+struct Worker {
+    jobs: SyncSender<(Job, Target)>,
+    /// As the adapter knows the thread, once it runs.
+    thread: Arc<OnceLock<u64>>,
 }
 
 impl Workers {
@@ -81,24 +87,41 @@ impl Workers {
     ///
     /// The system refuses a thread.
     pub fn start(count: usize, context: &Arc<WorkerContext>) -> Result<Self, MeshError> {
+        let name = context.plugin.facts().name.clone();
         let start = |index: usize| {
             // A thread gets its next job only when it has said what the last came to.
             let (jobs, queue) = sync_channel(1);
             let context = context.clone();
+            let thread = Arc::new(OnceLock::new());
+            let own = thread.clone();
+            let body = move || {
+                if let Some(id) = context.plugin.thread() {
+                    let _ = own.set(id);
+                }
+                serve(&queue, &context);
+            };
             thread::Builder::new()
-                .name(format!("plugin-{index}-{}", context.plugin.facts().name))
-                .spawn(move || serve(&queue, &context))
+                .name(format!("plugin-{index}-{name}"))
+                .spawn(body)
                 .map_err(|error| MeshError::internal(format!("the system gave no thread for a plugin: {error}")))?;
-            Ok(jobs)
+            Ok(Worker { jobs, thread })
         };
-        let jobs = (0..count).map(start).collect::<Result<_, MeshError>>()?;
-        Ok(Self { jobs })
+        let threads = (0..count).map(start).collect::<Result<_, MeshError>>()?;
+        Ok(Self { threads })
+    }
+
+    /// A thread is stuck in a call.
+    pub fn give_up(&self, worker: WorkerKey, plugin: &dyn NativePlugin) {
+        let id = self.threads.get(worker.0).and_then(|worker| worker.thread.get());
+        if let Some(id) = id {
+            plugin.give_up(*id);
+        }
     }
 
     /// Gives a thread its next call.
     pub fn run(&self, job: Job, target: Target) {
-        if let Some(jobs) = self.jobs.get(job.worker.0)
-            && jobs.try_send((job, target)).is_err()
+        if let Some(worker) = self.threads.get(job.worker.0)
+            && worker.jobs.try_send((job, target)).is_err()
         {
             tracing::error!("a plugin's thread is not there for its call");
         }

@@ -74,6 +74,14 @@ pub trait NativePlugin: Send + Sync + fmt::Debug + 'static {
     ///
     /// The plugin refuses the model or its configuration.
     fn activate(&self, model: &ModelFacts, wake: Wake) -> Result<Arc<dyn PluginInstance>, CallFault>;
+
+    /// The thread that asks, for [`Self::give_up`]; none where threads cannot be told apart from outside.
+    fn thread(&self) -> Option<u64> {
+        None
+    }
+
+    /// A thread is stuck in a call of this plugin, maybe in a loop: it shall take no time from others.
+    fn give_up(&self, _thread: u64) {}
 }
 
 /// A plugin's instance for one model. Calls may block, though they should not: they come from threads that can be

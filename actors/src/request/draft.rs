@@ -1,4 +1,4 @@
-//! How many candidates are asked for.
+//! How many candidates are asked for, and how often.
 
 /// Most candidates of a step. With the last token's row they are 25 rows of one call: past about that number a row
 /// costs as much as it saves on CPUs, and in exact mode a call has at most 60.
@@ -7,16 +7,32 @@ pub const MAX_CANDIDATES: u32 = 24;
 /// Candidates of the first query.
 const FIRST: usize = 8;
 
+/// Proposals in a row that are wholly wrong before fewer are asked for. Chance alone rarely does that to a proposer that
+/// is right in half of the cases.
+const PATIENCE: u32 = 4;
+
+/// Longest rest, as a power of two of steps: a proposer that knows nothing costs a sixty-fourth of its time.
+const LONGEST_REST: u32 = 6;
+
 /// Grows while all candidates are right, shrinks to what was right when they are not: a wrong candidate costs the time
-/// of a row on every stage.
+/// of a row on every stage. Proposers that are wholly wrong again and again are asked less and less often, since asking
+/// costs the time that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftLength {
     wanted: usize,
+    /// Proposals in a row that were wholly wrong.
+    wrong: u32,
+    /// Steps that go without.
+    rest: u32,
 }
 
 impl Default for DraftLength {
     fn default() -> Self {
-        Self { wanted: FIRST }
+        Self {
+            wanted: FIRST,
+            wrong: 0,
+            rest: 0,
+        }
     }
 }
 
@@ -26,8 +42,20 @@ impl DraftLength {
         self.wanted as u32
     }
 
+    /// The next step goes without.
+    pub fn rests(&mut self) -> bool {
+        let rests = self.rest > 0;
+        self.rest = self.rest.saturating_sub(1);
+        rests
+    }
+
     /// So many of the candidates were right.
     pub fn came_out(&mut self, proposed: usize, accepted: usize) {
+        self.wrong = if accepted == 0 { self.wrong.saturating_add(1) } else { 0 };
+        self.rest = match self.wrong.saturating_sub(PATIENCE) {
+            0 => 0,
+            more => 1 << more.min(LONGEST_REST),
+        };
         self.wanted = if accepted < proposed {
             accepted.max(1).next_power_of_two().min(self.wanted).max(2)
         } else {
@@ -39,6 +67,22 @@ impl DraftLength {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_always_wrong_is_asked_less_and_less_until_it_is_right() {
+        let mut draft = DraftLength::default();
+        let mut asked = 0;
+        for _ in 0..1000 {
+            if !draft.rests() {
+                asked += 1;
+                draft.came_out(2, 0);
+            }
+        }
+        assert!((15..30).contains(&asked), "{asked}");
+        while draft.rests() {}
+        draft.came_out(2, 1);
+        assert!(!draft.rests(), "it was right");
+    }
 
     #[test]
     fn it_grows_on_text_that_repeats_and_shrinks_on_text_that_does_not() {

@@ -2,8 +2,8 @@
  * mesh_plugin.h: the interface between a Mesh node and a native serving plugin, version 1.
  *
  * A PLUGIN RUNS INSIDE THE NODE'S PROCESS. It can be slow, wrong or stuck without harm to inference, but a crash
- * (a signal, abort(), exit()) ends the node, and memory that it overwrites is the node's memory. Load only what you
- * trust. A library that was loaded is never unloaded.
+ * (a signal, abort(), exit(), pthread_exit()) ends the node, and memory that it overwrites is the node's memory. Load
+ * only what you trust. Stdout is the node's: write to stderr or to a file. A library that was loaded is never unloaded.
  *
  * A plugin is a shared library that exports one function, `mesh_plugin_v1`, which returns a table of functions. A
  * plugin may follow generations, propose tokens, or both. It follows those whose head (the node of stage 0) it runs on.

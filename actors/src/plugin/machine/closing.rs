@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Effect, PluginMachine};
+use super::{Effect, PluginMachine, Worker};
 use crate::{
     plugin::{
         call::{GenerationKey, InstanceKey},
@@ -33,11 +33,21 @@ impl PluginMachine {
         }
     }
 
+    /// Nothing more can be told: all that is left waits for threads that were given up.
+    fn is_stuck(&self) -> bool {
+        let is_quiet = |worker: &Worker| worker.job.is_none() || worker.given_up;
+        let waits = !self.ready.is_empty() || !self.control.is_empty();
+        self.workers.iter().any(|worker| worker.given_up)
+            && self.workers.iter().all(is_quiet)
+            && (!waits || self.idle().is_none())
+            && self.generations.values().all(|generation| generation.open == 0)
+    }
+
     pub(super) fn finish_closing(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(until) = self.closing.filter(|_| !self.closed) else {
             return;
         };
-        if self.instances.is_empty() || until <= now {
+        if self.instances.is_empty() || until <= now || self.is_stuck() {
             self.closed = true;
             for _ in self.generations.values().filter(|generation| generation.begun) {
                 self.ledger.lost(Loss::Abandoned);

@@ -35,7 +35,7 @@ impl PluginMachine {
         }
     }
 
-    fn idle(&self) -> Option<WorkerKey> {
+    pub(super) fn idle(&self) -> Option<WorkerKey> {
         self.workers
             .iter()
             .position(|worker| worker.job.is_none())

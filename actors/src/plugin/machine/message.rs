@@ -91,6 +91,8 @@ pub enum Effect {
     Activated(InstanceKey, Result<(), String>),
     /// An instance was shut down, or never came to be.
     Gone(InstanceKey),
+    /// A thread is stuck: it shall take no time from others.
+    GaveUp(WorkerKey),
     /// Health changed.
     Health(Health),
     /// Everything was told, or the time is up.

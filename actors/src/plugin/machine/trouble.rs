@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Effect, PluginMachine};
 use crate::{
     plugin::{
-        call::{Call, GenerationKey},
+        call::{Call, GenerationKey, WorkerKey},
         ledger::Loss,
     },
     ports::plugin::{AbortReason, CallFault, CallFaultKind},
@@ -19,7 +19,7 @@ impl PluginMachine {
             CallFaultKind::Error => self.health.trouble(&format!("{name} failed: {}", fault.message)),
             CallFaultKind::Panicked => self.shut_out(&format!("it unwound in {name}: {}", fault.message)),
             CallFaultKind::UnknownStatus(status) => {
-                self.shut_out(&format!("{name} returned {status}, which it has not"))
+                self.shut_out(&format!("{name} returned {status}, which is no status of it"))
             }
         }
     }
@@ -35,7 +35,7 @@ impl PluginMachine {
             self.expire_question(key, now, effects);
             self.expire_fence(key, now);
         }
-        self.give_up_threads(now);
+        self.give_up_threads(now, effects);
         self.give_up_activations(now, effects);
         if self.health.is_shut_out() {
             self.drop_what_is_not_called(now, effects);
@@ -61,7 +61,7 @@ impl PluginMachine {
         }
     }
 
-    fn give_up_threads(&mut self, now: Instant) {
+    fn give_up_threads(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         for index in 0..self.workers.len() {
             let Some((_, key, call)) = &self.workers[index].job else {
                 continue;
@@ -71,6 +71,7 @@ impl PluginMachine {
                 continue;
             }
             self.workers[index].given_up = true;
+            effects.push(Effect::GaveUp(WorkerKey(index)));
             self.ledger.lost(Loss::Thread);
             let seconds = limit.as_secs_f32();
             self.ledger

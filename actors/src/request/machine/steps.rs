@@ -17,7 +17,7 @@ impl RequestMachine {
         // The last token of the budget needs no candidates behind it.
         let room = self.budget - self.completion_tokens() - 1;
         let max_tokens = room.min(self.draft.wanted());
-        if !self.plan.speculates || max_tokens == 0 {
+        if !self.plan.speculates || max_tokens == 0 || self.draft.rests() {
             return self.compute(Vec::new(), effects);
         }
         self.queries += 1;

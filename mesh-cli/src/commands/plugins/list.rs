@@ -11,7 +11,9 @@ use crate::{
 };
 
 const HELP: &str = "\
-A plugin follows the requests whose head (the node of stage 0) is its node: ask that node.
+A plugin follows the requests whose head (the node of stage 0) is its node: ask that node. PROPOSALS are those with
+candidates in time, of all that were asked for; ACCEPTED are candidates that the model produced too, of all that were
+verified. `mesh plugins show` tells what became of the others.
 
 Examples:
   mesh plugins list

@@ -111,7 +111,7 @@ fn gauge(meter: &Meter, plugins: &Plugins) {
     );
     gauge(
         metric::PLUGIN_HEALTH,
-        "1",
+        "{health}",
         "Health of a plugin: 0 healthy, 1 degraded, 2 quarantined, 3 stopped.",
         |reading| {
             let rank = Health::ALL.iter().position(|health| *health == reading.figures.health);

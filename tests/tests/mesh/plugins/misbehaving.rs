@@ -474,7 +474,7 @@ async fn a_plugin_that_is_shut_out_is_told_of_in_events_and_metrics() -> Result<
     assert!(changed.reason.contains("77"), "{}", changed.reason);
     let metrics = cluster.api(0).text("/metrics").await?;
     for line in [
-        "mesh_plugin_health_ratio{mesh_plugin=\"misbehaving\"",
+        "mesh_plugin_health{mesh_plugin=\"misbehaving\"",
         "mesh_plugin_errors_total{",
         "mesh_plugin_call_duration_seconds_count{",
         "mesh_plugin_queue_capacity{",

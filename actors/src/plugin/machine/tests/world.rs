@@ -135,7 +135,7 @@ impl World {
                 Effect::Health(health) => self.shut_out |= health >= Health::Quarantined,
                 Effect::Gone(_) => self.gone = true,
                 Effect::Closed => self.closed = true,
-                Effect::Activated(..) => {}
+                Effect::Activated(..) | Effect::GaveUp(_) => {}
             }
         }
         while let Some((key, step, answer)) = self.take_answer() {
