@@ -455,7 +455,9 @@ async fn a_question_that_is_pending_is_polled_again_when_the_plugin_wakes() {
     heard_end(&plugin, &id).await;
     check_finished(&plugin, &id, &chain.expected(&request_of(9)).tokens);
     let calls = [Callback::Start, Callback::Poll, Callback::Report, Callback::Cancel];
-    assert_eq!(calls.map(|callback| plugin.count(callback)), [7, 21, 7, 0]);
+    let [starts, polls, reports, cancels] = calls.map(|callback| plugin.count(callback));
+    assert!(starts > 2, "{starts}");
+    assert_eq!((polls, reports, cancels), (3 * starts, starts, 0));
     chain.quiet().await;
     chain.stop().await;
 }
