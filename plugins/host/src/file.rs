@@ -6,8 +6,9 @@ use std::path::Path;
 
 use crate::LoadError;
 use crate::machine::{self, Refusal};
+use crate::segments::{self, Headers};
 
-/// BLAKE3 of a file that looks like a library for this machine, and is the one that was asked for.
+/// BLAKE3 of a file that looks like a whole library for this machine, and is the one that was asked for.
 pub(crate) fn examine(path: &Path, expected: Option<[u8; 32]>) -> Result<[u8; 32], LoadError> {
     if !path.is_absolute() {
         return Err(LoadError::RelativePath { path: path.to_owned() });
@@ -16,14 +17,15 @@ pub(crate) fn examine(path: &Path, expected: Option<[u8; 32]>) -> Result<[u8; 32
     if !fs::metadata(path).map_err(|source| unreadable(path, source))?.is_file() {
         return Err(LoadError::NotAFile { path: path.to_owned() });
     }
-    let (found, header) = read(path)?;
+    let mut file = File::open(path).map_err(|source| unreadable(path, source))?;
+    let (found, length) = digest(&mut file).map_err(|source| unreadable(path, source))?;
     // A file that is not the wanted one is not worth another word.
     if let Some(expected) = expected.filter(|expected| *expected != found) {
         let path = path.to_owned();
         return Err(LoadError::DigestMismatch { path, expected, found });
     }
     if cfg!(target_os = "linux") {
-        machine::check(&header).map_err(|refusal| refused(path, refusal))?;
+        look(path, &mut file, length)?;
     }
     Ok(found)
 }
@@ -31,7 +33,9 @@ pub(crate) fn examine(path: &Path, expected: Option<[u8; 32]>) -> Result<[u8; 32
 /// Looks again after loading. The loader opens the path itself, so another file could have been put there between; one
 /// that was put there and taken away again within that time is not noticed.
 pub(crate) fn same_as_before(path: &Path, before: [u8; 32]) -> Result<(), LoadError> {
-    let (after, _) = read(path)?;
+    let (after, _) = File::open(path)
+        .and_then(|mut file| digest(&mut file))
+        .map_err(|source| unreadable(path, source))?;
     if after == before {
         return Ok(());
     }
@@ -39,20 +43,29 @@ pub(crate) fn same_as_before(path: &Path, before: [u8; 32]) -> Result<(), LoadEr
     Err(LoadError::Changed { path, before, after })
 }
 
-fn read(path: &Path) -> Result<([u8; 32], Vec<u8>), LoadError> {
-    digest_and_header(path).map_err(|source| unreadable(path, source))
+/// With the number of bytes that it is of.
+fn digest(file: &mut File) -> io::Result<([u8; 32], u64)> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file)?;
+    Ok((*hasher.finalize().as_bytes(), hasher.count()))
 }
 
-fn digest_and_header(path: &Path) -> io::Result<([u8; 32], Vec<u8>)> {
-    let mut file = File::open(path)?;
-    let mut header = Vec::with_capacity(machine::HEADER_BYTES);
-    Read::by_ref(&mut file)
-        .take(machine::HEADER_BYTES as u64)
-        .read_to_end(&mut header)?;
-    file.seek(SeekFrom::Start(0))?;
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(&mut file)?;
-    Ok((*hasher.finalize().as_bytes(), header))
+fn look(path: &Path, file: &mut File, length: u64) -> Result<(), LoadError> {
+    let mut part = |offset, bytes| part(file, offset, bytes).map_err(|source| unreadable(path, source));
+    let refused = |refusal| refused(path, refusal);
+    let header = part(0, segments::HEADER_BYTES as u64)?;
+    machine::check(&header).map_err(refused)?;
+    let headers = Headers::find(&header, length).map_err(refused)?;
+    let table = part(headers.offset(), headers.bytes())?;
+    headers.check(&table, length).map_err(refused)
+}
+
+/// Less at the end of the file.
+fn part(file: &mut File, offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut part = Vec::new();
+    file.seek(SeekFrom::Start(offset))?;
+    file.take(bytes).read_to_end(&mut part)?;
+    Ok(part)
 }
 
 fn unreadable(path: &Path, source: io::Error) -> LoadError {
@@ -67,6 +80,7 @@ fn refused(path: &Path, refusal: Refusal) -> LoadError {
     let path = path.to_owned();
     match refusal {
         Refusal::NotALibrary(reason) => LoadError::NotALibrary { path, reason },
+        Refusal::CutShort => LoadError::CutShort { path },
         Refusal::OtherMachine { found, expected } => LoadError::OtherMachine { path, found, expected },
     }
 }
@@ -80,7 +94,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("plugin.so");
         fs::write(&path, b"one").unwrap();
-        let (before, _) = read(&path).unwrap();
+        let (before, _) = digest(&mut File::open(&path).unwrap()).unwrap();
         assert!(same_as_before(&path, before).is_ok());
         fs::write(&path, b"two").unwrap();
         let error = same_as_before(&path, before).unwrap_err();

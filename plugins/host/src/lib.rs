@@ -33,7 +33,9 @@ mod load_error;
 mod machine;
 #[allow(unsafe_code, reason = "the border to the plugins")]
 mod raw;
+mod segments;
 mod text;
+pub mod thread;
 mod tokenizer;
 
 pub use activation::{ActivationRequest, Wake};

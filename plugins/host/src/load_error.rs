@@ -76,6 +76,12 @@ pub enum LoadError {
         /// What it is.
         reason: String,
     },
+    /// The file ends before all that the system would map from it.
+    #[error("{} is cut short; copy it again", path.display())]
+    CutShort {
+        /// The path as given.
+        path: PathBuf,
+    },
     /// The library cannot run here.
     #[error("{} is built for {found}, but this node runs on {expected}; build the plugin for {expected}", path.display())]
     OtherMachine {

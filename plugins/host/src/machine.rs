@@ -1,9 +1,6 @@
 //! What kind of machine a library is for, told from its first bytes. The loader's own words for it ("invalid ELF
 //! header") help nobody. Format: System V ABI, chapter 4, "ELF header".
 
-/// Bytes of a file that [`check`] looks at.
-pub(crate) const HEADER_BYTES: usize = 20;
-
 const MAGIC: &[u8] = b"\x7fELF";
 const CLASS: usize = 4;
 const DATA: usize = 5;
@@ -14,11 +11,13 @@ const SHARED_OBJECT: u16 = 3;
 pub(crate) enum Refusal {
     /// Not a shared library; what it is.
     NotALibrary(String),
+    /// Its end is missing.
+    CutShort,
     /// For `found`, not for `expected`.
     OtherMachine { found: String, expected: String },
 }
 
-/// Judges the first bytes of an ELF file.
+/// Judges the first bytes of an ELF file, of which it looks at 20.
 pub(crate) fn check(header: &[u8]) -> Result<(), Refusal> {
     if !header.starts_with(MAGIC) {
         let what = if header.is_empty() {

@@ -5,6 +5,7 @@ mod context;
 mod open;
 mod pass;
 mod table;
+pub(crate) mod thread;
 
 pub(crate) use context::HostContext;
 pub(crate) use table::{Handle, Table, TextFault};

@@ -1,7 +1,9 @@
 //! From a path to a copy of the table.
 
+use std::ffi::c_int;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mesh_plugin_abi::{MESH_PLUGIN_ABI_VERSION, MESH_PLUGIN_ENTRY, MeshPluginEntry, MeshPluginTable};
@@ -19,16 +21,18 @@ struct Head {
     abi_version: u32,
 }
 
+/// `RTLD_NODELETE`, where there is one: a library that closes itself stays.
+#[cfg(any(target_os = "linux", target_os = "macos", target_os = "freebsd"))]
+const STAYS: c_int = libc::RTLD_NODELETE;
+#[cfg(not(any(target_os = "linux", target_os = "macos", target_os = "freebsd")))]
+const STAYS: c_int = 0;
+
 /// Loads a library, which runs its initialisers, and copies its table. It stays loaded even if it is refused: one of its
-/// initialisers may have started a thread.
-pub(super) fn open(path: &Path) -> Result<MeshPluginTable, LoadError> {
-    // SAFETY: what an initialiser of the library does is beyond any check; the user asked for it by its path.
-    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|source| LoadError::System {
-        path: path.to_owned(),
-        source,
-    })?;
-    let library = ManuallyDrop::new(library);
-    let entry = entry(&library).ok_or_else(|| LoadError::MissingEntry { path: path.to_owned() })?;
+/// initialisers may have started a thread. `opened` is set when no more is asked of the system's loader.
+pub(super) fn open(path: &Path, opened: &AtomicBool) -> Result<MeshPluginTable, LoadError> {
+    let entry = load(path);
+    opened.store(true, Ordering::Release);
+    let entry = entry?;
     // SAFETY: the symbol is the entry function of this major version, which takes nothing and may always be called.
     let table = unsafe { entry() };
     if table.is_null() {
@@ -41,6 +45,19 @@ pub(super) fn open(path: &Path) -> Result<MeshPluginTable, LoadError> {
         });
     }
     copy(path, table)
+}
+
+/// Its entry function. To look for that takes the loader's lock as well, which a library that loads at the same time
+/// may hold.
+fn load(path: &Path) -> Result<MeshPluginEntry, LoadError> {
+    // SAFETY: what an initialiser of the library does is beyond any check; the user asked for it by its path.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL | STAYS) };
+    let library = library.map_err(|source| LoadError::System {
+        path: path.to_owned(),
+        source,
+    })?;
+    let library = ManuallyDrop::new(library);
+    entry(&library).ok_or_else(|| LoadError::MissingEntry { path: path.to_owned() })
 }
 
 fn entry(library: &Library) -> Option<MeshPluginEntry> {

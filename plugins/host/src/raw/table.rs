@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicBool;
 
 use mesh_plugin_abi::{
     InstanceCall, MESH_MAX_ERROR_BYTES, MESH_READY, MeshActivation, MeshBytes, MeshPluginTable, MeshProposalOutput,
@@ -40,9 +41,9 @@ pub(crate) enum TextFault {
 }
 
 impl Table {
-    /// Loads a library and takes its table, checked for size and version only.
-    pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
-        open::open(path).map(|inner| Self { inner })
+    /// Loads a library and takes its table, checked for size and version only. Sets `opened` in between.
+    pub(crate) fn open(path: &Path, opened: &AtomicBool) -> Result<Self, LoadError> {
+        open::open(path, opened).map(|inner| Self { inner })
     }
 
     /// Bytes of the plugin's own table.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use mesh_plugin_host::{
     AbortReason, ActivationRequest, CallError, DiscardReason, Disposition, FinishReason, GenerationAbort,
@@ -87,6 +88,15 @@ impl Fixture {
     pub fn whole_log(&self) -> Vec<String> {
         let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
         log.lines().map(str::to_owned).collect()
+    }
+}
+
+/// Waits for something that comes about soon.
+pub fn until(mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it did not come about");
+        thread::yield_now();
     }
 }
 

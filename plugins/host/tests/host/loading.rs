@@ -5,7 +5,7 @@ use std::path::Path;
 
 use mesh_plugin_host::{Callback, Library, LoadError};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, ignored};
 
 fn refused(switches: &[&str]) -> LoadError {
     Fixture::build(switches).load().unwrap_err()
@@ -105,6 +105,20 @@ fn a_file_that_is_no_library_is_refused_in_words() {
 
 #[test]
 #[cfg(target_os = "linux")]
+fn a_library_that_is_cut_short_is_refused_before_the_system_maps_it() {
+    let fixture = Fixture::build(&[]);
+    let whole = fs::read(&fixture.path).unwrap();
+    for length in [20, 63, 64, 200, 1000, 4000, 4096, 8192, 12_000] {
+        assert!(length < whole.len(), "the fixture has {} bytes", whole.len());
+        fs::write(&fixture.path, &whole[..length]).unwrap();
+        assert_refused!(fixture.load().unwrap_err(), LoadError::CutShort { .. }, "copy it again");
+    }
+    fs::write(&fixture.path, whole).unwrap();
+    assert!(fixture.load().is_ok());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn a_library_of_another_machine_type_is_refused_by_name() {
     let fixture = Fixture::build(&[]);
     let mut content = fs::read(&fixture.path).unwrap();
@@ -122,7 +136,12 @@ fn a_library_of_another_machine_type_is_refused_by_name() {
 fn a_library_that_the_system_cannot_load_is_refused() {
     let fixture = Fixture::build(&[]);
     let mut content = fs::read(&fixture.path).unwrap();
-    content.truncate(200);
+    if cfg!(target_os = "linux") {
+        // It has no program headers.
+        content[56..58].fill(0);
+    } else {
+        content.truncate(200);
+    }
     fs::write(&fixture.path, content).unwrap();
     assert_refused!(fixture.load().unwrap_err(), LoadError::System { .. }, "build it again");
 }
@@ -153,6 +172,14 @@ fn a_library_is_never_unloaded_even_if_it_is_refused() {
         drop(library);
         assert!(!fixture.path.with_extension("so.unloaded").exists());
     }
+}
+
+#[test]
+fn a_library_that_closes_itself_stays() {
+    let fixture = Fixture::build(&["FX_TELLS_UNLOADING", "FX_CLOSES_ITSELF"]);
+    let instance = fixture.activate(&fixture.load().unwrap(), ignored()).unwrap();
+    instance.shutdown().unwrap();
+    assert!(!fixture.path.with_extension("so.unloaded").exists());
 }
 
 #[test]

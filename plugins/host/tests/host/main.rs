@@ -8,5 +8,7 @@ mod fixture;
 mod loading;
 mod proposals;
 mod tables;
+mod threads;
 mod tokenizing;
 mod waking;
+mod watching;
