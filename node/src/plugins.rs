@@ -11,7 +11,10 @@ mod status;
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -143,11 +146,15 @@ async fn load(
     .map_err(|error| error.message)
 }
 
-/// Loads a library on a thread of its own, which is left behind if a constructor of the library hangs.
+/// Loads a library on a thread of its own, which is left behind if the library's entry hangs. If it hangs before that, in
+/// a constructor, it holds the lock of the system's loader, without which no process runs on: the node ends, and says
+/// which library it was.
 async fn open(setting: &PluginSetting) -> Result<Library, String> {
     let (path, digest) = (setting.path.clone(), setting.digest.map(|digest| digest.0));
     let (loaded, on_loaded) = oneshot::channel();
-    let load = move || drop(loaded.send(Library::load(&path, digest)));
+    let opened = Arc::new(AtomicBool::new(false));
+    let is_open = opened.clone();
+    let load = move || drop(loaded.send(Library::load_watched(&path, digest, &is_open)));
     std::thread::Builder::new()
         .name("plugin-load".to_owned())
         .spawn(load)
@@ -155,7 +162,15 @@ async fn open(setting: &PluginSetting) -> Result<Library, String> {
     match tokio::time::timeout(LOAD_LIMIT, on_loaded).await {
         Ok(Ok(loaded)) => loaded.map_err(|error| error.to_string()),
         Ok(Err(_)) => Err("loading it panicked; see the node's log".to_owned()),
-        Err(_) => Err(format!("it did not load within {} s", LOAD_LIMIT.as_secs())),
+        Err(_) if opened.load(Ordering::Acquire) => {
+            Err(format!("its entry did not return within {} s", LOAD_LIMIT.as_secs()))
+        }
+        Err(_) => mesh_plugin_host::end_process(&format!(
+            "mesh: the plugin {} was not loaded within {} s, and the system's loader is stuck in it: the node ends; \
+             start it without this plugin",
+            setting.path.display(),
+            LOAD_LIMIT.as_secs()
+        )),
     }
 }
 

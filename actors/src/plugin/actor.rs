@@ -240,7 +240,7 @@ impl State {
                 }
                 Effect::GaveUp(worker) => {
                     if let Some(workers) = &self.workers {
-                        workers.give_up(worker, self.plugin.as_ref());
+                        workers.give_up(worker);
                     }
                 }
                 Effect::Health(health) => self.tell_health(health),

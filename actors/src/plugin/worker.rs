@@ -20,8 +20,8 @@ use super::{
 };
 use crate::ports::{
     plugin::{
-        CallFault, CallFaultKind, GenerationCommit, GenerationIds, ModelFacts, NativePlugin, PluginInstance, Poll,
-        ProposalQuery,
+        CallFault, CallFaultKind, Demotion, GenerationCommit, GenerationIds, ModelFacts, NativePlugin, PluginInstance,
+        Poll, ProposalQuery,
     },
     telemetry::{PluginCall, Telemetry},
 };
@@ -76,8 +76,8 @@ pub struct Workers {
 
 struct Worker {
     jobs: SyncSender<(Job, Target)>,
-    /// As the adapter knows the thread, once it runs.
-    thread: Arc<OnceLock<u64>>,
+    /// Once it runs, and where it can be demoted.
+    demotion: Arc<OnceLock<Demotion>>,
 }
 
 impl Workers {
@@ -92,11 +92,11 @@ impl Workers {
             // A thread gets its next job only when it has said what the last came to.
             let (jobs, queue) = sync_channel(1);
             let context = context.clone();
-            let thread = Arc::new(OnceLock::new());
-            let own = thread.clone();
+            let demotion = Arc::new(OnceLock::new());
+            let own = demotion.clone();
             let body = move || {
-                if let Some(id) = context.plugin.thread() {
-                    let _ = own.set(id);
+                if let Some(demotion) = context.plugin.demotion() {
+                    let _ = own.set(demotion);
                 }
                 serve(&queue, &context);
             };
@@ -104,17 +104,16 @@ impl Workers {
                 .name(format!("plugin-{index}-{name}"))
                 .spawn(body)
                 .map_err(|error| MeshError::internal(format!("the system gave no thread for a plugin: {error}")))?;
-            Ok(Worker { jobs, thread })
+            Ok(Worker { jobs, demotion })
         };
         let threads = (0..count).map(start).collect::<Result<_, MeshError>>()?;
         Ok(Self { threads })
     }
 
     /// A thread is stuck in a call.
-    pub fn give_up(&self, worker: WorkerKey, plugin: &dyn NativePlugin) {
-        let id = self.threads.get(worker.0).and_then(|worker| worker.thread.get());
-        if let Some(id) = id {
-            plugin.give_up(*id);
+    pub fn give_up(&self, worker: WorkerKey) {
+        if let Some(demote) = self.threads.get(worker.0).and_then(|worker| worker.demotion.get()) {
+            demote();
         }
     }
 

@@ -63,6 +63,9 @@ pub struct ModelFacts {
 /// Called when an operation changed state: from any thread, at any time. Must not block.
 pub type Wake = Arc<dyn Fn(u64) + Send + Sync>;
 
+/// Takes a thread's time away for good. Called from another thread.
+pub type Demotion = Box<dyn Fn() + Send + Sync>;
+
 /// A loaded library.
 pub trait NativePlugin: Send + Sync + fmt::Debug + 'static {
     /// What it says of itself.
@@ -75,13 +78,11 @@ pub trait NativePlugin: Send + Sync + fmt::Debug + 'static {
     /// The plugin refuses the model or its configuration.
     fn activate(&self, model: &ModelFacts, wake: Wake) -> Result<Arc<dyn PluginInstance>, CallFault>;
 
-    /// The thread that asks, for [`Self::give_up`]; none where threads cannot be told apart from outside.
-    fn thread(&self) -> Option<u64> {
+    /// Asked by each thread that is made for this plugin: how others can see to it that it takes no time from them, when
+    /// it is stuck in a call, maybe in a loop. None where that cannot be done.
+    fn demotion(&self) -> Option<Demotion> {
         None
     }
-
-    /// A thread is stuck in a call of this plugin, maybe in a loop: it shall take no time from others.
-    fn give_up(&self, _thread: u64) {}
 }
 
 /// A plugin's instance for one model. Calls may block, though they should not: they come from threads that can be

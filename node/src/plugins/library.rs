@@ -5,13 +5,14 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use mesh_actors::{
     ports::{
         plugin::{
-            CallFault, CallFaultKind, ModelFacts, NativePlugin, PluginAbilities, PluginFacts, PluginInstance, Wake,
+            CallFault, CallFaultKind, Demotion, ModelFacts, NativePlugin, PluginAbilities, PluginFacts, PluginInstance,
+            Wake,
         },
         vocabulary::Vocabulary,
     },
     request::MAX_CANDIDATES,
 };
-use mesh_plugin_host::{ActivationRequest, CallError, CallErrorKind, Capabilities, Library, Tokenizer};
+use mesh_plugin_host::{ActivationRequest, CallError, CallErrorKind, Capabilities, Library, Tokenizer, thread};
 
 use super::instance::NativeInstance;
 
@@ -91,6 +92,15 @@ impl NativePlugin for NativeLibrary {
         let tokenizer = Arc::new(View(model.vocabulary.clone()));
         let instance = self.library.activate(&request, Some(tokenizer), wake).map_err(fault)?;
         Ok(Arc::new(NativeInstance::new(instance)))
+    }
+
+    fn demotion(&self) -> Option<Demotion> {
+        let own = thread::current()?;
+        Some(Box::new(move || {
+            if !thread::demote(own) {
+                tracing::debug!("a thread of a plugin that is stuck could not be demoted");
+            }
+        }))
     }
 }
 

@@ -224,7 +224,9 @@ static void logged_about(Plugin *plugin, const char *event, const char *call) {
 static void hang(Plugin *plugin, const char *call) {
     logged_about(plugin, "hang", call);
     while (plugin->release[0] == '\0' || access(plugin->release, F_OK) != 0) {
-        pause_for(ONE_MILLISECOND);
+        if (!behaves(plugin, "spin")) {
+            pause_for(ONE_MILLISECOND);
+        }
     }
     logged_about(plugin, "released", call);
 }
@@ -687,7 +689,20 @@ static void build(void) {
 
 MESH_PLUGIN_EXPORT const MeshPluginTable *ENTRY(void);
 
+#if defined(HANG_CONSTRUCTOR)
+__attribute__((constructor)) static void hang_constructor(void) {
+    for (;;) {
+        pause();
+    }
+}
+#endif
+
 const MeshPluginTable *ENTRY(void) {
+#if defined(HANG_ENTRY)
+    for (;;) {
+        pause();
+    }
+#endif
     pthread_once(&built, build);
 #if defined(NULL_TABLE)
     return NULL;

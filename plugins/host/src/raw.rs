@@ -4,6 +4,7 @@
 mod context;
 mod open;
 mod pass;
+pub(crate) mod process;
 mod table;
 pub(crate) mod thread;
 

@@ -1,6 +1,10 @@
 //! Libraries that are refused, and how a node says so.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use mesh_node::config::PluginSetting;
@@ -82,6 +86,51 @@ async fn tables_that_are_wrong_are_refused_and_older_and_newer_ones_are_served()
         let finished = prepared.log()?.iter().filter(|line| line.event() == "finish").count();
         assert_eq!(finished, if define == "NULL_FUNCTIONS" { 0 } else { 2 }, "{define}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_library_that_is_cut_short_is_refused() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let short = dir.path().join("short.so");
+    let whole = fs::read(event_log())?;
+    fs::write(&short, &whole[..whole.len() / 4])?;
+    let reason = refused(&short).await?;
+    assert!(reason.contains("cut short"), "{reason}");
+    Ok(())
+}
+
+/// The first ends the node, since nothing that touches the system's loader can go on; the second is left behind.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_library_that_hangs_while_it_is_loaded_holds_up_nothing_for_long() -> Result<()> {
+    let constructor = c_plugin(Source::Misbehaving, &["HANG_CONSTRUCTOR"])
+        .display()
+        .to_string();
+    let dir = tempfile::tempdir()?;
+    let any = "127.0.0.1:0";
+    let began = Instant::now();
+    let start = [
+        "node",
+        "start",
+        "--http",
+        any,
+        "--grpc",
+        any,
+        "--listen",
+        any,
+        "--plugin",
+        &constructor,
+    ];
+    let (code, _, err) = run(dir.path(), &start).await?;
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+    assert!(
+        code == 1 && err.contains(&constructor) && err.contains("without this plugin"),
+        "{code} {err}"
+    );
+
+    let reason = refused(&c_plugin(Source::Misbehaving, &["HANG_ENTRY"])).await?;
+    assert!(reason.contains("entry"), "{reason}");
     Ok(())
 }
 

@@ -418,6 +418,27 @@ async fn a_plugin_that_hangs_is_given_up_and_the_end_is_told_when_it_comes_back(
     Ok(())
 }
 
+/// Threads that are given up take no time from engines any more, though they never stop.
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_in_a_loop_takes_no_time_once_it_is_given_up() -> Result<()> {
+    let normal = alone().await?;
+    let behave = ["behave = hang_poll".to_owned(), "behave = spin".to_owned()];
+    let prepared = Prepared::new(c_plugin(Source::Misbehaving, &[]), &behave)?;
+    let cluster = node(vec![prepared.setting.clone()]).await?;
+    assert_eq!(ask(cluster.api(0)).await?, normal.0);
+    plugin_when(cluster.api(0), "both threads are given up", |plugin| {
+        plugin.lost["thread"] == 2
+    })
+    .await;
+    let began = Instant::now();
+    let answers = ask(cluster.api(0)).await?;
+    let took = began.elapsed();
+    assert_eq!(answers, normal.0);
+    assert!(took < limit(normal.1), "{took:?}, alone {:?}", normal.1);
+    stops_in_time("loop", cluster).await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_stops_in_time_with_a_plugin_that_never_returns() -> Result<()> {
     let prepared = Prepared::new(c_plugin(Source::Misbehaving, &[]), &["behave = hang_begin".to_owned()])?;
