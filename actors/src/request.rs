@@ -11,6 +11,6 @@ mod proposals;
 pub mod text;
 
 pub(crate) use actor::{LaneDesk, RequestStart, id_taken, spawn_request};
-pub use draft::MAX_CANDIDATES;
+pub use draft::{MAX_CANDIDATES, candidates_for};
 pub(crate) use events::{Arrival, RequestEvents};
 pub use handle::{RequestHandle, RequestOptions};

@@ -11,10 +11,7 @@ mod status;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -25,7 +22,7 @@ use mesh_actors::{
     ports::telemetry::Telemetry,
     root::RootHandle,
 };
-use mesh_plugin_host::Library;
+use mesh_plugin_host::{Library, LoadPhase, LoadWatch};
 use mesh_proto::v1;
 use tokio::sync::oneshot;
 
@@ -152,25 +149,26 @@ async fn load(
 async fn open(setting: &PluginSetting) -> Result<Library, String> {
     let (path, digest) = (setting.path.clone(), setting.digest.map(|digest| digest.0));
     let (loaded, on_loaded) = oneshot::channel();
-    let opened = Arc::new(AtomicBool::new(false));
-    let is_open = opened.clone();
-    let load = move || drop(loaded.send(Library::load_watched(&path, digest, &is_open)));
+    let watch = Arc::new(LoadWatch::default());
+    let watched = watch.clone();
+    let load = move || drop(loaded.send(Library::load_watched(&path, digest, &watched)));
     std::thread::Builder::new()
         .name("plugin-load".to_owned())
         .spawn(load)
         .map_err(|error| format!("the system gave no thread: {error}"))?;
+    let seconds = LOAD_LIMIT.as_secs();
     match tokio::time::timeout(LOAD_LIMIT, on_loaded).await {
         Ok(Ok(loaded)) => loaded.map_err(|error| error.to_string()),
         Ok(Err(_)) => Err("loading it panicked; see the node's log".to_owned()),
-        Err(_) if opened.load(Ordering::Acquire) => {
-            Err(format!("its entry did not return within {} s", LOAD_LIMIT.as_secs()))
-        }
-        Err(_) => mesh_plugin_host::end_process(&format!(
-            "mesh: the plugin {} was not loaded within {} s, and the system's loader is stuck in it: the node ends; \
-             start it without this plugin",
-            setting.path.display(),
-            LOAD_LIMIT.as_secs()
-        )),
+        Err(_) => match watch.phase() {
+            LoadPhase::Reading => Err(format!("it could not be read within {seconds} s; check the disk")),
+            LoadPhase::Opened => Err(format!("its entry did not return within {seconds} s")),
+            LoadPhase::Opening => mesh_plugin_host::end_process(&format!(
+                "mesh: the plugin {} was not loaded within {seconds} s, and the system's loader is stuck in it: the node \
+                 ends; start it without this plugin",
+                setting.path.display(),
+            )),
+        },
     }
 }
 

@@ -344,7 +344,7 @@ impl State {
             }
             Effect::Activate => {
                 let activate = HostCommand {
-                    command: Some(host_command::Command::Activate(HostActivate {})),
+                    command: Some(host_command::Command::Activate(HostActivate { exact: self.exact() })),
                 };
                 if let Some(Some(head)) = self.hosts.first() {
                     let _ = head.try_send(activate);

@@ -1,6 +1,12 @@
 //! The actor of a stage's host.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use mesh_proto::{
     Epoch, ErrorCode, MeshError, NodeId,
@@ -151,6 +157,8 @@ struct State {
     claim: Option<Claim>,
     /// Links and requests find the stage; the link from the stage before ends with it.
     registration: Option<Registration>,
+    /// All stages of the deployment are exact, as its owner says.
+    exact: Arc<AtomicBool>,
     /// To the stage behind.
     link: Option<LinkHandle>,
     ended: Option<oneshot::Receiver<()>>,
@@ -201,6 +209,7 @@ impl Actor for HostActor {
             head: None,
             claim: claim.ok(),
             registration: None,
+            exact: Arc::default(),
             link: None,
             ended: None,
             tasks,
@@ -228,8 +237,9 @@ impl Actor for HostActor {
                 Ok(())
             }
             HostMessage::Command(HostCommand {
-                command: Some(host_command::Command::Activate(_)),
+                command: Some(host_command::Command::Activate(activate)),
             }) => {
+                state.exact.store(activate.exact, Ordering::Relaxed);
                 state.activate().await;
                 Ok(())
             }
@@ -347,6 +357,8 @@ impl State {
                 // Stage 0 speaks for all: the stages are files of one architecture, and llama.cpp decides by architecture
                 // whether a memory can rewind (`is_recurrent` in `node/engine/src/raw/model.rs`).
                 rewinds: loaded.rewinds,
+                exact: self.exact.clone(),
+                lanes: self.spec.lanes,
             };
             let options = HeadOptions {
                 lanes: self.spec.lanes,

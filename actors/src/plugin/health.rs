@@ -1,5 +1,7 @@
 //! Whether a plugin is to be trusted, from how its calls went.
 
+use std::time::Instant;
+
 use mesh_proto::v1::PluginHealth;
 
 /// How a plugin is.
@@ -51,6 +53,8 @@ pub struct HealthMonitor {
     /// Proposals in a row that failed or missed their deadline until it is quarantined.
     limit: u32,
     faults: u32,
+    /// When the last miss counted.
+    last_miss: Option<Instant>,
     /// Good calls that are still wanted.
     recent: u32,
     health: Health,
@@ -63,6 +67,7 @@ impl HealthMonitor {
         Self {
             limit: limit.max(1),
             faults: 0,
+            last_miss: None,
             recent: 0,
             health: Health::Healthy,
             reason: String::new(),
@@ -103,6 +108,21 @@ impl HealthMonitor {
         self.recent = RECENT;
         if self.health <= Health::Degraded {
             self.set(Health::Degraded, reason);
+        }
+    }
+
+    /// A proposal missed its deadline. What one stall did to many lanes at once is one fault: those that were asked before
+    /// the last one that counted do not count again.
+    pub fn miss(&mut self, reason: &str, asked: Option<Instant>, now: Instant) {
+        let is_new = match (self.last_miss, asked) {
+            (Some(last), Some(asked)) => asked >= last,
+            _ => true,
+        };
+        if is_new {
+            self.last_miss = Some(now);
+            self.fault(reason);
+        } else {
+            self.trouble(reason);
         }
     }
 
@@ -160,6 +180,21 @@ mod tests {
         }
         assert_eq!(monitor.health(), Health::Quarantined);
         assert!(monitor.reason().contains("3 proposals"), "{}", monitor.reason());
+    }
+
+    #[test]
+    fn one_stall_of_many_lanes_is_one_fault() {
+        use std::time::Duration;
+        let mut monitor = HealthMonitor::new(3);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for _ in 0..100 {
+            monitor.miss("late", Some(at(0)), at(8));
+        }
+        assert_eq!(monitor.health(), Health::Degraded);
+        monitor.miss("late", Some(at(9)), at(17));
+        monitor.miss("late", Some(at(18)), at(26));
+        assert!(monitor.is_shut_out());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Instant, UNIX_EPOCH},
 };
 
@@ -20,6 +20,7 @@ use tokio::{
 use super::{
     RequestHandle, RequestOptions,
     clock::RequestClock,
+    draft::candidates_for,
     events::{Arrival, RequestEvents},
     journal::{JournalReader, JournalWriter, journal},
     machine::{Effect, Input, RequestMachine, RequestPlan},
@@ -128,7 +129,9 @@ fn plan_of(request: &mut GenerateRequest, options: &RequestOptions) -> RequestPl
         max_tokens: request.max_tokens,
         stop: std::mem::take(&mut request.stop),
         context: options.context,
-        speculates: options.rewinds && options.plugins.propose(),
+        // Otherwise the shape of a batch could turn a token into another: candidates would show in the output.
+        speculates: options.rewinds && options.exact.load(Ordering::Relaxed) && options.plugins.propose(),
+        max_candidates: candidates_for(options.lanes),
     }
 }
 

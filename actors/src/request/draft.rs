@@ -4,6 +4,15 @@
 /// costs as much as it saves on CPUs, and in exact mode a call has at most 60.
 pub const MAX_CANDIDATES: u32 = 24;
 
+/// Candidates of all lanes in a batch. With these, a row for each lane and a chunk of a prompt, the activations of the
+/// widest models fit in a frame, and lanes that do not speculate do not wait long for those that do.
+const BATCH_CANDIDATES: u32 = 256;
+
+/// Most candidates of a step where so many lanes share the stages.
+pub fn candidates_for(lanes: u32) -> u32 {
+    (BATCH_CANDIDATES / lanes.max(1)).clamp(1, MAX_CANDIDATES)
+}
+
 /// Candidates of the first query.
 const FIRST: usize = 8;
 
@@ -20,23 +29,25 @@ const LONGEST_REST: u32 = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DraftLength {
     wanted: usize,
+    most: usize,
     /// Proposals in a row that were wholly wrong.
     wrong: u32,
     /// Steps that go without.
     rest: u32,
 }
 
-impl Default for DraftLength {
-    fn default() -> Self {
+impl DraftLength {
+    /// At most so many.
+    pub fn new(most: u32) -> Self {
+        let most = most.max(1) as usize;
         Self {
-            wanted: FIRST,
+            wanted: FIRST.min(most),
+            most,
             wrong: 0,
             rest: 0,
         }
     }
-}
 
-impl DraftLength {
     /// Most tokens to ask for.
     pub fn wanted(self) -> u32 {
         self.wanted as u32
@@ -57,9 +68,13 @@ impl DraftLength {
             more => 1 << more.min(LONGEST_REST),
         };
         self.wanted = if accepted < proposed {
-            accepted.max(1).next_power_of_two().min(self.wanted).max(2)
+            accepted
+                .max(1)
+                .next_power_of_two()
+                .min(self.wanted)
+                .max(2.min(self.most))
         } else {
-            self.wanted.max(proposed * 2).min(MAX_CANDIDATES as usize)
+            self.wanted.max(proposed * 2).min(self.most)
         };
     }
 }
@@ -70,7 +85,7 @@ mod tests {
 
     #[test]
     fn who_is_always_wrong_is_asked_less_and_less_until_it_is_right() {
-        let mut draft = DraftLength::default();
+        let mut draft = DraftLength::new(MAX_CANDIDATES);
         let mut asked = 0;
         for _ in 0..1000 {
             if !draft.rests() {
@@ -85,8 +100,17 @@ mod tests {
     }
 
     #[test]
+    fn lanes_share_the_candidates_of_a_batch() {
+        assert_eq!([1, 4, 10, 16, 64, 1000].map(candidates_for), [24, 24, 24, 16, 4, 1]);
+        let mut draft = DraftLength::new(candidates_for(1000));
+        draft.came_out(1, 1);
+        draft.came_out(1, 0);
+        assert_eq!(draft.wanted(), 1);
+    }
+
+    #[test]
     fn it_grows_on_text_that_repeats_and_shrinks_on_text_that_does_not() {
-        let mut draft = DraftLength::default();
+        let mut draft = DraftLength::new(MAX_CANDIDATES);
         for _ in 0..4 {
             let proposed = draft.wanted() as usize;
             draft.came_out(proposed, proposed);

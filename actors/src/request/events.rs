@@ -13,7 +13,7 @@ use crate::{
     plugin::{Followers, ModelPlugins},
     ports::{
         inference::Caller,
-        plugin::{DecisionId, GenerationIds, GenerationStart},
+        plugin::{DecisionId, DiscardReason, GenerationIds, GenerationStart},
         proposer::{Proposal, Proposer},
     },
 };
@@ -39,6 +39,8 @@ pub struct RequestEvents {
     plugins: ModelPlugins,
     /// Plugins that follow it, from the lane to its end.
     followers: Option<Followers>,
+    /// Candidates are being verified.
+    decision: Option<DecisionId>,
     open: bool,
 }
 
@@ -93,6 +95,7 @@ impl RequestEvents {
             },
             plugins: options.plugins.clone(),
             followers: None,
+            decision: None,
             open: true,
         })
     }
@@ -158,10 +161,11 @@ impl RequestEvents {
     }
 
     /// A proposer offers candidates, which will be verified.
-    pub fn proposed(&self, proposal: &Proposal) {
+    pub fn proposed(&mut self, proposal: &Proposal) {
         let Some(candidates) = proposal.candidates() else {
             return;
         };
+        self.decision = Some(candidates.decision.clone());
         self.publish(Change::default(), || Lifecycle::Proposed {
             proposer: proposal.proposer().clone(),
             decision: candidates.decision.clone(),
@@ -170,7 +174,8 @@ impl RequestEvents {
     }
 
     /// They were verified, or will not be.
-    pub fn resolved(&self, decision: DecisionId, accepted: u32, reason: &'static str) {
+    pub fn resolved(&mut self, decision: DecisionId, accepted: u32, reason: &'static str) {
+        self.decision = None;
         self.publish(Change::default(), || Lifecycle::ProposalResolved {
             decision,
             accepted,
@@ -219,6 +224,10 @@ impl RequestEvents {
 
     /// The other end.
     pub fn aborted(&mut self, error: MeshError, timings: RequestTimings) {
+        // Of a request that panicked with candidates under way.
+        if let Some(decision) = self.decision.take() {
+            self.resolved(decision, 0, DiscardReason::Cancelled.name());
+        }
         if let Some(followers) = self.followers.take() {
             followers.aborted(error.code, self.account.generated.len() as u64);
         }

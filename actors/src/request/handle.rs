@@ -1,6 +1,6 @@
 //! Handles around a request.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use mesh_proto::{LaneId, MeshError, SessionId};
 use ractor::{ActorCell, ActorRef};
@@ -31,6 +31,10 @@ pub struct RequestOptions {
     pub plugins: ModelPlugins,
     /// Lanes can be rewound, so that candidates can be verified.
     pub rewinds: bool,
+    /// Every stage is exact: known when the deployment is activated.
+    pub exact: Arc<AtomicBool>,
+    /// Lanes that share the stages.
+    pub lanes: u32,
 }
 
 /// How the head talks to a request.

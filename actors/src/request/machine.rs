@@ -88,6 +88,7 @@ impl RequestMachine {
     /// A request that arrived.
     pub fn new(mut plan: RequestPlan, vocabulary: Arc<dyn Vocabulary>) -> Self {
         let text = TextAssembler::new(std::mem::take(&mut plan.stop));
+        let draft = DraftLength::new(plan.max_candidates);
         Self {
             plan,
             vocabulary,
@@ -96,7 +97,7 @@ impl RequestMachine {
             generated: Vec::new(),
             budget: 0,
             queries: 0,
-            draft: DraftLength::default(),
+            draft,
             text,
             piece: Vec::new(),
         }
@@ -192,8 +193,9 @@ impl RequestMachine {
         if !rest.is_empty() {
             self.commit(Vec::new(), rest, effects);
         }
-        self.free(effects);
+        // The end is told before another request can begin on the lane.
         effects.push(Effect::Finish(reason));
+        self.free(effects);
     }
 
     fn free(&mut self, effects: &mut Vec<Effect>) {
@@ -224,8 +226,8 @@ impl RequestMachine {
                     };
                     effects.push(Effect::Unverified(reason));
                 }
-                self.free(effects);
                 effects.push(Effect::Fail(error));
+                self.free(effects);
             }
         }
     }

@@ -240,7 +240,7 @@ impl Chain {
             registry.head(NAME).is_none(),
             "it takes requests before it is activated"
         );
-        starting.hosts[0].command(command(host_command::Command::Activate(HostActivate {})));
+        starting.hosts[0].command(command(host_command::Command::Activate(HostActivate { exact: true })));
         expect(&mut starting.said[0], "activated", |event| {
             matches!(event, host_event::Event::Activated(_))
         })

@@ -136,6 +136,8 @@ pub mod metric {
     pub const PLUGIN_TOKENS: &str = "mesh.plugin.proposed_tokens";
     /// Decisions of plugins that were not used.
     pub const PLUGIN_DISCARDED: &str = "mesh.plugin.discarded";
+    /// Wakes of plugins for operations that were not open.
+    pub const PLUGIN_WAKES: &str = "mesh.plugin.spurious_wakes";
     /// What plugins were not told, by what it was.
     pub const PLUGIN_LOST: &str = "mesh.plugin.lost";
     /// Wait of calls for a thread of their plugin: median and 99th percentile so far, s.

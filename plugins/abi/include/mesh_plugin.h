@@ -264,7 +264,7 @@ typedef struct MeshProposalOutcome {
     uint64_t step;
     uint64_t proposed_count;
     uint64_t accepted_count;     /* candidates that the model produced too */
-    MeshTokens committed;        /* what became output: the accepted ones and, unless it stopped, one more */
+    MeshTokens committed;        /* what became output: the accepted ones and one more, unless generation ended */
     MeshTokens predictions;      /* what the model produced from `base_position` to the decision, it included */
     uint64_t base_position;      /* of the first candidate */
     uint64_t verified_position;  /* behind the last candidate that was computed */

@@ -31,6 +31,7 @@ mod instance;
 mod last_words;
 mod library;
 mod load_error;
+mod load_watch;
 mod machine;
 #[allow(unsafe_code, reason = "the border to the plugins")]
 mod raw;
@@ -54,4 +55,5 @@ pub use instance::{Instance, Poll};
 pub use last_words::end_process;
 pub use library::Library;
 pub use load_error::{LoadError, NAME_BYTES, VERSION_BYTES};
+pub use load_watch::{LoadPhase, LoadWatch};
 pub use tokenizer::Tokenizer;

@@ -2,13 +2,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::raw::{Handle, HostContext, Table, TextFault};
 use crate::text::visible;
 use crate::{
-    ActivationRequest, CallError, CallErrorKind, Callback, Capabilities, Description, Instance, LoadError, NAME_BYTES,
-    Tokenizer, VERSION_BYTES, Wake, clock, file,
+    ActivationRequest, CallError, CallErrorKind, Callback, Capabilities, Description, Instance, LoadError, LoadWatch,
+    NAME_BYTES, Tokenizer, VERSION_BYTES, Wake, clock, file,
 };
 
 /// A plugin whose library is loaded, for as long as the process. Cheap to clone.
@@ -31,21 +30,15 @@ impl Library {
     ///
     /// A library that is refused after the system has loaded it stays loaded.
     pub fn load(path: &Path, digest: Option<[u8; 32]>) -> Result<Self, LoadError> {
-        Self::load_watched(path, digest, &AtomicBool::new(false))
+        Self::load_watched(path, digest, &LoadWatch::default())
     }
 
-    /// As [`Self::load`], for a caller who has another thread wait for this one. `opened` is set once the system's loader
-    /// has returned, also if it failed.
-    ///
-    /// If this does not return while it is not set, the loader is most likely in an initialiser of the library, and holds
-    /// the lock that all loading in this process needs: nothing else can be loaded, and the process may not be able to end
-    /// but by a signal. Before that, only the file is read. If it is set, the library's `mesh_plugin_v1` does not return,
-    /// which hurts nobody else.
-    pub fn load_watched(path: &Path, digest: Option<[u8; 32]>, opened: &AtomicBool) -> Result<Self, LoadError> {
+    /// As [`Self::load`], for a caller who has another thread wait for this one, and wants to know where it hangs.
+    pub fn load_watched(path: &Path, digest: Option<[u8; 32]>, watch: &LoadWatch) -> Result<Self, LoadError> {
         // The clock begins here, before any plugin looks at it.
         clock::now_ns();
         let digest = file::examine(path, digest)?;
-        let table = Table::open(path, opened)?;
+        let table = Table::open(path, watch)?;
         file::same_as_before(path, digest)?;
         functions(&table, path)?;
         let description = Description {

@@ -36,6 +36,7 @@ pub(super) enum Phase {
 pub(super) struct Asked {
     pub query: Arc<ProposalQuery>,
     pub deadline: Instant,
+    pub since: Instant,
     pub phase: Phase,
     /// `None` once it was answered: what comes now is late, or nobody wants it.
     pub reply: Option<Reply>,
@@ -51,10 +52,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub fn new(query: Arc<ProposalQuery>, deadline: Instant, reply: Reply, place: Permit) -> Self {
+    pub fn new(query: Arc<ProposalQuery>, now: Instant, deadline: Instant, reply: Reply, place: Permit) -> Self {
         Self {
             query,
             deadline,
+            since: now,
             phase: Phase::Queued,
             reply: Some(reply),
             withdrawn: false,

@@ -123,11 +123,15 @@ impl PluginMachine {
             .collect();
         for key in late {
             let seconds = self.limits.activation_limit.as_secs_f32();
+            if self.unqueue_activation(key) {
+                let message = format!("none of its threads was free to activate it within {seconds} s");
+                effects.push(Effect::Activated(key, Err(message)));
+                effects.push(Effect::Gone(key));
+                continue;
+            }
             let message = format!("activate did not return within {seconds} s");
             effects.push(Effect::Activated(key, Err(message)));
-            if self.unqueue_activation(key) {
-                effects.push(Effect::Gone(key));
-            } else if let Some(instance) = self.instances.get_mut(&key) {
+            if let Some(instance) = self.instances.get_mut(&key) {
                 instance.state = InstanceState::GivenUp;
             }
         }

@@ -106,13 +106,17 @@ impl PluginMachine {
                 {
                     generation.push(rest, None, now);
                 }
+                generation.total = generation.total.max(finish.receipt.generated.len() as u64);
                 finish.incomplete = generation.incomplete;
                 let fence = now + self.limits.finish_budget;
                 generation.fence = Some(fence);
                 self.timers.insert((fence, key));
                 Call::Finish(finish)
             }
-            End::Finish(_) => generation.abort(AbortReason::Overloaded, false),
+            End::Finish(finish) => {
+                generation.total = generation.total.max(finish.receipt.generated.len() as u64);
+                generation.abort(AbortReason::Overloaded, false)
+            }
             End::Abort { reason, committed } => {
                 generation.total = generation.total.max(committed);
                 generation.abort(reason, false)

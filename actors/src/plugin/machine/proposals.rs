@@ -55,7 +55,7 @@ impl PluginMachine {
             query: query.clone(),
             deadline,
         };
-        generation.asked = Some(Asked::new(query, deadline, reply, place));
+        generation.asked = Some(Asked::new(query, now, deadline, reply, place));
         // The place is kept with the question: the message in the queue needs none of its own.
         generation.push(call, None, now);
         self.timers.insert((deadline, key));
@@ -93,7 +93,7 @@ impl PluginMachine {
             (Phase::Queued, None) => generation.unqueue_proposal(),
             _ => return,
         }
-        if !self.settle(key, effects) {
+        if self.settle(key, effects).is_some() {
             self.ledger.proposal(ProposalOutcome::Cancelled);
         }
         self.make_ready(key);
@@ -113,17 +113,16 @@ impl PluginMachine {
         match (asked.phase, generation.parked()) {
             (_, Some(operation)) => {
                 cancel(generation, operation, now);
-                self.settle(key, effects);
-                self.missed(ProposalOutcome::ExpiredInPlugin, "it had no candidates at the deadline");
+                let since = self.settle(key, effects);
+                let reason = "it had no candidates at the deadline";
+                self.missed(ProposalOutcome::ExpiredInPlugin, reason, since, now);
             }
             (Phase::Queued, None) => {
                 generation.unqueue_proposal();
                 generation.starved = true;
-                self.settle(key, effects);
-                self.missed(
-                    ProposalOutcome::ExpiredBeforeDispatch,
-                    "its calls took so long that it could not be asked in time",
-                );
+                let since = self.settle(key, effects);
+                let reason = "its calls took so long that it could not be asked in time";
+                self.missed(ProposalOutcome::ExpiredBeforeDispatch, reason, since, now);
             }
             // What it comes to is counted when the call returns, or is given up.
             _ => {}
@@ -150,7 +149,7 @@ impl PluginMachine {
             (Ok(Poll::Pending), Some(operation)) if in_time => self.park(key, operation, now),
             (Ok(Poll::Pending), Some(operation)) => {
                 cancel(generation, operation, now);
-                self.too_late(key, false, effects);
+                self.too_late(key, false, now, effects);
             }
             (Ok(Poll::Pending), None) => {
                 self.broken(key, None, "an operation that was not started is pending", effects);
@@ -163,7 +162,7 @@ impl PluginMachine {
                 self.ledger.proposal(ProposalOutcome::Abstained);
                 self.health.answered();
             }
-            (Ok(Poll::Abstain), _) => self.too_late(key, false, effects),
+            (Ok(Poll::Abstain), _) => self.too_late(key, false, now, effects),
             (failed, operation) => self.failed(key, operation, failed, now, effects),
         }
     }
@@ -213,7 +212,7 @@ impl PluginMachine {
         };
         discard(generation, candidates.discarded(reason), now);
         self.ledger.discarded();
-        self.too_late(key, true, effects);
+        self.too_late(key, true, now, effects);
     }
 
     fn park(&mut self, key: GenerationKey, operation: u64, now: Instant) {
@@ -267,36 +266,40 @@ impl PluginMachine {
         }
     }
 
-    /// The question is over. Says whether it was counted already.
-    fn settle(&mut self, key: GenerationKey, effects: &mut Vec<Effect>) -> bool {
-        let Some(asked) = self.generations.get_mut(&key).and_then(|it| it.asked.take()) else {
-            return true;
-        };
+    /// The question is over. Gives when it was asked, unless what came of it was counted already.
+    fn settle(&mut self, key: GenerationKey, effects: &mut Vec<Effect>) -> Option<Instant> {
+        let asked = self.generations.get_mut(&key)?.asked.take()?;
         self.timers.remove(&(asked.deadline, key));
         if let Some(reply) = asked.reply {
             effects.push(Effect::Answer(reply, Answer::Abstain));
         }
-        asked.counted
+        (!asked.counted).then_some(asked.since)
     }
 
     /// The plugin answered when nobody waited any more.
-    fn too_late(&mut self, key: GenerationKey, with_candidates: bool, effects: &mut Vec<Effect>) {
+    fn too_late(&mut self, key: GenerationKey, with_candidates: bool, now: Instant, effects: &mut Vec<Effect>) {
         let asked = self.generations.get(&key).and_then(|it| it.asked.as_ref());
         let withdrawn = asked.is_some_and(|asked| asked.withdrawn);
-        if self.settle(key, effects) {
+        let Some(since) = self.settle(key, effects) else {
             return;
-        }
+        };
         match (withdrawn, with_candidates) {
             (true, _) => self.ledger.proposal(ProposalOutcome::Cancelled),
-            (false, true) => self.missed(ProposalOutcome::Late, "its candidates came after the deadline"),
-            (false, false) => self.missed(ProposalOutcome::ExpiredInPlugin, "it answered after the deadline"),
+            (false, true) => {
+                let reason = "its candidates came after the deadline";
+                self.missed(ProposalOutcome::Late, reason, Some(since), now);
+            }
+            (false, false) => {
+                let reason = "it answered after the deadline";
+                self.missed(ProposalOutcome::ExpiredInPlugin, reason, Some(since), now);
+            }
         }
     }
 
     /// The operation failed, or what came of it does not hold: no more questions about this generation.
     fn broken(&mut self, key: GenerationKey, callback: Option<Callback>, message: &str, effects: &mut Vec<Effect>) {
         self.answer(key, Answer::Off, effects);
-        if !self.settle(key, effects) {
+        if self.settle(key, effects).is_some() {
             self.ledger.proposal(ProposalOutcome::Error);
         }
         if let Some(generation) = self.generations.get_mut(&key) {
@@ -320,9 +323,9 @@ impl PluginMachine {
         self.broken(key, None, &fault.message, effects);
     }
 
-    fn missed(&mut self, outcome: ProposalOutcome, reason: &str) {
+    fn missed(&mut self, outcome: ProposalOutcome, reason: &str, asked: Option<Instant>, now: Instant) {
         self.ledger.proposal(outcome);
-        self.health.fault(reason);
+        self.health.miss(reason, asked, now);
     }
 
     /// A thread is stuck in a call of this generation: a question in it is counted now, since it may never return.

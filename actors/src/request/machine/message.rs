@@ -25,6 +25,8 @@ pub struct RequestPlan {
     pub context: u32,
     /// Proposers are asked before each step but the first.
     pub speculates: bool,
+    /// Most candidates of a step.
+    pub max_candidates: u32,
 }
 
 /// What happened to the request.

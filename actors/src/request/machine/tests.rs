@@ -27,6 +27,7 @@ fn plan(max_tokens: Option<u32>) -> RequestPlan {
         stop: Vec::new(),
         context: CONTEXT,
         speculates: false,
+        max_candidates: 24,
     }
 }
 

@@ -80,6 +80,12 @@ fn count(meter: &Meter, plugins: &Plugins) {
         "Decisions of plugins that were not used.",
         |reading| vec![(None, reading.figures.discarded)],
     );
+    counter(
+        metric::PLUGIN_WAKES,
+        "{wake}",
+        "Wakes of plugins for operations that were not open.",
+        |reading| vec![(None, reading.figures.spurious_wakes)],
+    );
 }
 
 fn gauge(meter: &Meter, plugins: &Plugins) {

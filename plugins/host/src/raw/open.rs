@@ -3,12 +3,11 @@
 use std::ffi::c_int;
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mesh_plugin_abi::{MESH_PLUGIN_ABI_VERSION, MESH_PLUGIN_ENTRY, MeshPluginEntry, MeshPluginTable};
 
-use crate::LoadError;
+use crate::{LoadError, LoadWatch};
 
 /// Every plugin's table reaches up to here: behind `shutdown`.
 const LEAST_SIZE: usize = offset_of!(MeshPluginTable, begin_generation);
@@ -28,10 +27,11 @@ const STAYS: c_int = libc::RTLD_NODELETE;
 const STAYS: c_int = 0;
 
 /// Loads a library, which runs its initialisers, and copies its table. It stays loaded even if it is refused: one of its
-/// initialisers may have started a thread. `opened` is set when no more is asked of the system's loader.
-pub(super) fn open(path: &Path, opened: &AtomicBool) -> Result<MeshPluginTable, LoadError> {
+/// initialisers may have started a thread. `watch` says when the system's loader has it, and when no more is asked of that.
+pub(super) fn open(path: &Path, watch: &LoadWatch) -> Result<MeshPluginTable, LoadError> {
+    watch.opening();
     let entry = load(path);
-    opened.store(true, Ordering::Release);
+    watch.opened();
     let entry = entry?;
     // SAFETY: the symbol is the entry function of this major version, which takes nothing and may always be called.
     let table = unsafe { entry() };

@@ -3,7 +3,6 @@
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::null_mut;
-use std::sync::atomic::AtomicBool;
 
 use mesh_plugin_abi::{
     InstanceCall, MESH_MAX_ERROR_BYTES, MESH_READY, MeshActivation, MeshBytes, MeshPluginTable, MeshProposalOutput,
@@ -14,7 +13,7 @@ use super::context::HostContext;
 use super::{open, pass};
 use crate::{
     ActivationRequest, Callback, CandidateBuffer, GenerationAbort, GenerationCommit, GenerationFinish, GenerationStart,
-    LoadError, ProposalDiscard, ProposalOutcome, ProposalQuery,
+    LoadError, LoadWatch, ProposalDiscard, ProposalOutcome, ProposalQuery,
 };
 
 /// The functions of a loaded plugin. Its own copy: what the plugin's table lacks is zero, and what the plugin does to
@@ -41,9 +40,9 @@ pub(crate) enum TextFault {
 }
 
 impl Table {
-    /// Loads a library and takes its table, checked for size and version only. Sets `opened` in between.
-    pub(crate) fn open(path: &Path, opened: &AtomicBool) -> Result<Self, LoadError> {
-        open::open(path, opened).map(|inner| Self { inner })
+    /// Loads a library and takes its table, checked for size and version only. `watch` says how far that is.
+    pub(crate) fn open(path: &Path, watch: &LoadWatch) -> Result<Self, LoadError> {
+        open::open(path, watch).map(|inner| Self { inner })
     }
 
     /// Bytes of the plugin's own table.

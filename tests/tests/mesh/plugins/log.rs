@@ -65,14 +65,24 @@ pub struct Proof {
 pub fn prove(lines: &[Line]) -> Result<Proof> {
     let mut proof = Proof::default();
     let mut open: BTreeMap<&str, Generation> = BTreeMap::new();
-    let mut ended: Vec<&str> = Vec::new();
+    let (mut ended, mut told_of_failure) = (Vec::<&str>::new(), Vec::<&str>::new());
     for (index, line) in lines.iter().enumerate() {
         ensure!(line.number("seq") == index as u64 + 1, "a gap before {line:?}");
         let id = line.request();
         if id.is_empty() {
             continue;
         }
-        ensure!(!ended.contains(&id), "after its end: {line:?}");
+        let after_finish = line.event() == "abort" && line.number("flags") & 2 == 2;
+        if after_finish {
+            let at = ended.iter().position(|ended| *ended == id);
+            ended.remove(at.with_context(|| format!("no finish failed before {line:?}"))?);
+            told_of_failure.push(id);
+            continue;
+        }
+        ensure!(
+            !ended.contains(&id) && !told_of_failure.contains(&id),
+            "after its end: {line:?}"
+        );
         match line.event() {
             "begin" => {
                 let began = open.insert(id, Generation::default());

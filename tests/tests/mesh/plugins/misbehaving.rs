@@ -256,6 +256,11 @@ async fn a_status_that_nobody_knows_shuts_a_plugin_out() -> Result<()> {
     check(&[
         case("begin", &["unknown_begin"], health(Quarantined)),
         case("commit", &["unknown_commit"], health(Quarantined)),
+        case(
+            "finish",
+            &["unknown_finish"],
+            fails(&["finish_generation"], Quarantined),
+        ),
         case("abort", &["unknown_abort"], health(Quarantined)),
         case("start", &["unknown_start"], health(Quarantined)),
         case("poll", &["unknown_poll"], health(Quarantined)),
@@ -447,6 +452,41 @@ async fn a_node_stops_in_time_with_a_plugin_that_never_returns() -> Result<()> {
     stops_in_time("hang", cluster).await
 }
 
+/// What it does at its own end is nobody's trouble but its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plugin_that_does_wrong_when_it_is_shut_down_holds_up_nothing() -> Result<()> {
+    let normal = alone().await?;
+    let c = |behave: &str| Prepared::new(c_plugin(Source::Misbehaving, &[]), &[format!("behave = {behave}")]);
+    for (what, prepared) in [
+        ("error", c("error_shutdown")?),
+        ("unknown", c("unknown_shutdown")?),
+        ("hang", c("hang_shutdown")?),
+        ("panic", Prepared::new(panicking(), &["panic = shutdown".to_owned()])?),
+        (
+            "panic in drop",
+            Prepared::new(panicking(), &["panic = drop".to_owned()])?,
+        ),
+    ] {
+        let cluster = node(vec![prepared.setting.clone()]).await?;
+        requests_do_not_notice(what, &cluster, &normal).await?;
+        cluster.api(0).stop("x").await?;
+        let seen = plugin_when(cluster.api(0), what, |plugin| {
+            what == "hang"
+                || plugin
+                    .callbacks
+                    .iter()
+                    .any(|it| it.name == "shutdown" && it.times.is_some_and(|times| times.count == 1))
+        })
+        .await;
+        assert_eq!(errors(&seen, "shutdown"), u64::from(what != "hang"), "{what}: {seen:?}");
+        // The next model gets the plugin, or goes without it.
+        cluster.serve("built-in", "x", "a:0-8").await?;
+        requests_do_not_notice(what, &cluster, &normal).await?;
+        stops_in_time(what, cluster).await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_panic_that_the_sdk_caught_shuts_a_plugin_out() -> Result<()> {
     let normal = alone().await?;
@@ -460,6 +500,7 @@ async fn a_panic_that_the_sdk_caught_shuts_a_plugin_out() -> Result<()> {
         if call != "cancel" {
             assert!(seen.reason.contains("unwound"), "{call}: {}", seen.reason);
         }
+        assert!(seen.callbacks.iter().any(|it| it.errors > 0), "{call}: {seen:?}");
         requests_do_not_notice(call, &cluster, &normal).await?;
         stops_in_time(call, cluster).await?;
     }
