@@ -32,7 +32,10 @@ fn the_last_place_of_the_context_holds_no_row_that_is_computed() {
     let mut machine = running(None, CONTEXT as usize - 1);
     let effects = handle(&mut machine, returned(0, CONTEXT - 1, vec![5]));
     assert!(
-        matches!(effects.last(), Some(Effect::Finish(FinishReason::Length))),
+        matches!(
+            effects.as_slice(),
+            [.., Effect::Finish(FinishReason::Length), Effect::Free { .. }]
+        ),
         "{effects:?}"
     );
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Rows(_))));
@@ -48,7 +51,7 @@ fn the_last_row_without_a_token_is_an_error_and_not_silence() {
         let mut machine = running(None, 4);
         assert_eq!(handle(&mut machine, returned(0, 2, vec![])), [], "a chunk");
         let effects = handle(&mut machine, returned(2, 2, tokens));
-        let [Effect::Free { .. }, Effect::Fail(error)] = effects.as_slice() else {
+        let [Effect::Fail(error), Effect::Free { .. }] = effects.as_slice() else {
             panic!("{effects:?}")
         };
         assert!(
@@ -143,14 +146,14 @@ fn candidates_under_way_at_an_abort_are_told_before_the_lane_is_free() {
         handle(&mut machine, candidates(1, &[6]));
         let effects = handle(&mut machine, error);
         assert!(
-            matches!(effects.as_slice(), [Effect::Unverified(told), Effect::Free { .. }, Effect::Fail(_)] if *told == reason),
+            matches!(effects.as_slice(), [Effect::Unverified(told), Effect::Fail(_), Effect::Free { .. }] if *told == reason),
             "{effects:?}"
         );
     }
     let (mut machine, _) = asking(None);
     let effects = handle(&mut machine, Input::Cancel);
     assert!(
-        matches!(effects.as_slice(), [Effect::Free { .. }, Effect::Fail(_)]),
+        matches!(effects.as_slice(), [Effect::Fail(_), Effect::Free { .. }]),
         "nothing was under way: {effects:?}"
     );
 }
