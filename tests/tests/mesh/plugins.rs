@@ -1,10 +1,12 @@
 //! Native plugins, loaded into real nodes: those that do wrong, beside requests that must not notice, and those that
 //! propose.
 
+mod case;
 mod loading;
 mod log;
 mod misbehaving;
 mod proposals;
+mod stuck;
 
 use std::{fs, path::PathBuf, time::Duration};
 

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use mesh_node::NodeConfig;
 use mesh_plugin_fixtures::ngram_proposer;
 use mesh_proto::v1::ServeRequest;
-use mesh_tests::{Answer, ChatCall, Processes, models};
+use mesh_tests::{Answer, ChatCall, Cluster, Processes, models};
 use proptest::{
     prelude::*,
     strategy::ValueTree as _,
@@ -195,6 +196,32 @@ async fn two_hundred_random_requests_give_the_text_they_give_without_proposals()
         .collect();
     assert_eq!(begun.len(), REQUESTS, "one generation for each request to its node");
     Ok(())
+}
+
+/// Without exact mode, the rows beside a token may turn it into another: candidates would show.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_that_is_not_exact_asks_nobody() -> Result<()> {
+    let ngram = Prepared::new(ngram_proposer(), &[])?;
+    let cluster = Cluster::start_with(1, |config| NodeConfig {
+        plugins: vec![ngram.setting.clone()],
+        exact: false,
+        ..config
+    })
+    .await?;
+    let deployment = cluster.serve("built-in", "x", "a:0-8").await?;
+    ensure!(!deployment.exact, "it is exact");
+    let repeated = ChatCall::greedy("x", &PHRASES[0].repeat(3)).with("max_tokens", json!(20));
+    cluster.api(0).chat(&repeated).await?;
+    let told = plugin_when(cluster.api(0), "the generation is told", |plugin| {
+        plugin.generations == 0
+            && plugin
+                .callbacks
+                .iter()
+                .any(|it| it.name == "finish_generation" && it.times.is_some_and(|times| times.count == 1))
+    })
+    .await;
+    assert_eq!(told.proposals.values().sum::<u64>(), 0, "{told:?}");
+    cluster.stop().await
 }
 
 /// With weights of a real model, and with sliding windows, over which a rewind must be exact too.
