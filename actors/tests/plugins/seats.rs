@@ -108,6 +108,8 @@ async fn a_plugin_has_an_instance_for_each_epoch_and_both_are_ended() {
     assert!(matches!(next.says().await, Event::Loaded(_)));
     assert_eq!(activations.load(Ordering::SeqCst), 2);
     next.host.stop().await;
+    // The first hosts were told to stop, and nobody waited for their engines.
+    eventually("all engines are gone", || chain.loader.loaded() == 0).await;
     chain.stop().await;
     assert_eq!(shutdowns.load(Ordering::SeqCst), 2);
 }
