@@ -84,6 +84,7 @@ async fn a_model_is_not_served_without_a_plugin_that_is_required() {
         assert!(error.message.contains("needed"), "{error:?}");
         gate.open();
         next.host.stop().await;
+        eventually("all engines are gone", || chain.loader.loaded() == 0).await;
         chain.stop().await;
     }
 }
