@@ -123,6 +123,15 @@ impl MemoryFigures {
     }
 }
 
+/// Calls of an engine that all give a row the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExactCalls {
+    /// Most rows of a call.
+    pub rows: u32,
+    /// A call may hold a single row. Otherwise a lone row is computed with a second one, which decoding pays for.
+    pub lone: bool,
+}
+
 /// A loaded stage. All calls come from the thread that loaded it.
 pub trait StageEngine {
     /// Starts a session on a free lane: clears its cache and keeps its sampling (used at the output stage).
@@ -148,8 +157,14 @@ pub trait StageEngine {
     /// Memory in use.
     fn memory(&self) -> MemoryFigures;
 
-    /// Exact mode was asked for and the self-check at load agreed.
-    fn is_exact(&self) -> bool;
+    /// The calls that it keeps to, so that results do not depend on them; nothing where exact mode was not asked for or
+    /// the self-check at load found none.
+    fn exact_calls(&self) -> Option<ExactCalls>;
+
+    /// Results do not depend on how rows are computed together.
+    fn is_exact(&self) -> bool {
+        self.exact_calls().is_some()
+    }
 
     /// A lane can be taken back to an earlier position. Without that, candidates cannot be verified.
     fn can_rewind(&self) -> bool;

@@ -14,7 +14,7 @@ use super::{
     model::{self, LayerCache, WIDTH},
 };
 use crate::ports::engine::{
-    Batch, BatchOutput, EngineError, EngineLoader, MemoryFigures, RowSpan, StageEngine, StageLoad,
+    Batch, BatchOutput, EngineError, EngineLoader, ExactCalls, MemoryFigures, RowSpan, StageEngine, StageLoad,
 };
 
 /// One call of a stage's engine, as a script sees it. It runs on the engine's thread and may block there.
@@ -374,8 +374,8 @@ impl StageEngine for ScriptedEngine {
         }
     }
 
-    fn is_exact(&self) -> bool {
-        self.exact
+    fn exact_calls(&self) -> Option<ExactCalls> {
+        self.exact.then_some(ExactCalls { rows: 60, lone: true })
     }
 
     fn can_rewind(&self) -> bool {

@@ -10,6 +10,8 @@ pub(crate) struct CallLimits {
     pub rows: usize,
     /// Most rows with logits, at least 2.
     pub outputs: usize,
+    /// A call of one row is computed with a second one, which costs a row.
+    pub pads: bool,
 }
 
 /// How far one span has come.
@@ -32,13 +34,13 @@ impl SpanProgress {
         if self.live { self.rows - self.done } else { 0 }
     }
 
-    /// Rows of the next call, where the lane has it for itself. At least 2 of 2 or more.
+    /// Rows of the next call, where the lane has it for itself.
     fn chunk(&self, limits: CallLimits) -> usize {
         let remaining = self.remaining();
         let quiet = self.outputs_from.saturating_sub(self.done);
         let rows = remaining.min(limits.rows).min(quiet.saturating_add(limits.outputs));
-        // Leaving one row behind would cost a call of its own, with padding.
-        if remaining - rows == 1 && rows > 2 {
+        // Leaving one row behind would cost a call of its own, with a second row.
+        if limits.pads && remaining - rows == 1 && rows > 2 {
             rows - 1
         } else {
             rows
@@ -110,13 +112,19 @@ mod tests {
         }
     }
 
-    const LIMITS: CallLimits = CallLimits { rows: 60, outputs: 8 };
+    const LIMITS: CallLimits = CallLimits {
+        rows: 60,
+        outputs: 8,
+        pads: true,
+    };
 
     #[test]
     fn a_remainder_of_one_row_is_avoided() {
         assert_eq!(sizes(vec![span(3, 61, 1)], LIMITS), [[(3, 59)], [(3, 2)]]);
         assert_eq!(sizes(vec![span(3, 121, 1)], LIMITS), [[(3, 60)], [(3, 59)], [(3, 2)]]);
         assert_eq!(sizes(vec![span(0, 60, 1)], LIMITS), [[(0, 60)]]);
+        let unpadded = CallLimits { pads: false, ..LIMITS };
+        assert_eq!(sizes(vec![span(3, 61, 1)], unpadded), [[(3, 60)], [(3, 1)]]);
     }
 
     #[test]
@@ -152,8 +160,9 @@ mod tests {
             lanes in proptest::collection::btree_map(0u32..40, (1usize..200, 0usize..80), 1..20),
             rows in 2usize..80,
             outputs in 2usize..40,
+            pads in any::<bool>(),
         ) {
-            let limits = CallLimits { rows, outputs };
+            let limits = CallLimits { rows, outputs, pads };
             let mut spans: Vec<_> =
                 lanes.into_iter().map(|(lane, (rows, sampled))| span(lane, rows, sampled.min(rows))).collect();
             loop {

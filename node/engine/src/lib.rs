@@ -21,6 +21,7 @@ mod file_check;
 mod lane;
 mod limits;
 mod loader;
+mod lone_rows;
 mod penalties;
 mod philox;
 #[cfg(feature = "random-models")]

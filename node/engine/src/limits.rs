@@ -4,8 +4,8 @@ use mesh_actors::ports::engine::StageLoad;
 
 use crate::calls::CallLimits;
 
-/// Most rows of a call in exact mode: with 64 and more, flash attention on CPU takes another path, with other rounding.
-pub const EXACT_CALL_ROWS: usize = 60;
+/// Most rows of a call in exact mode: the most that the self-check compares.
+pub const EXACT_CALL_ROWS: usize = 128;
 
 /// Most rows of a call otherwise: llama.cpp's default for `n_ubatch`.
 pub const FAST_CALL_ROWS: usize = 512;
@@ -19,8 +19,11 @@ const SAMPLED_LOGITS_BUDGET: usize = 16 << 20;
 /// Budget for the logits of one call at other stages, bytes: never read, but llama.cpp allocates them for every row.
 const UNREAD_LOGITS_BUDGET: usize = 64 << 20;
 
-/// Fewest sampled rows that a call must hold.
+/// Fewest sampled rows that a call must hold: those that the self-check compares.
 const MIN_OUTPUTS: usize = 8;
+
+/// Fewest rows of a call at other stages, whatever their unread logits take.
+const MIN_ROWS: usize = 60;
 
 /// KV cells that a lane of `context` positions takes: one more for the row that pads a lone row at the last position,
 /// then rounded as llama.cpp does. Planners need it to foretell memory.
@@ -32,12 +35,16 @@ pub fn cells_per_lane(context: u32) -> u32 {
 pub(crate) fn call_limits(load: &StageLoad, n_vocab: u32) -> CallLimits {
     let row_bytes = (n_vocab.max(1) as usize).saturating_mul(size_of::<f32>());
     let most = if load.exact { EXACT_CALL_ROWS } else { FAST_CALL_ROWS };
-    if load.is_last() {
-        let outputs = (SAMPLED_LOGITS_BUDGET / row_bytes).clamp(MIN_OUTPUTS, most);
-        CallLimits { rows: most, outputs }
+    let (rows, outputs) = if load.is_last() {
+        (most, (SAMPLED_LOGITS_BUDGET / row_bytes).clamp(MIN_OUTPUTS, most))
     } else {
-        let rows = (UNREAD_LOGITS_BUDGET / row_bytes).clamp(EXACT_CALL_ROWS, most);
-        CallLimits { rows, outputs: rows }
+        let rows = (UNREAD_LOGITS_BUDGET / row_bytes).clamp(MIN_ROWS, most);
+        (rows, rows)
+    };
+    CallLimits {
+        rows,
+        outputs,
+        pads: false,
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use mesh_actors::ports::engine::{EngineError, EngineLoader, StageEngine, StageLoad};
+use mesh_actors::ports::engine::{EngineError, EngineLoader, ExactCalls, StageEngine, StageLoad};
 
 use crate::{
     file_check,
     limits::{call_limits, cells_per_lane},
+    lone_rows,
     raw::{
         backend,
         context::{Context, ContextShape},
@@ -30,6 +31,30 @@ impl LlamaLoader {
     pub fn load_stage(
         &self,
         load: &StageLoad,
+        progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
+    ) -> Result<LlamaStage, EngineError> {
+        let mut stage = self.load_shaped(load, load.exact, progress)?;
+        if load.exact {
+            let found = backend::is_process_exact()
+                .then(|| self_check::find(&mut stage))
+                .flatten();
+            stage.keep_to(found.map(|found| ExactCalls {
+                lone: found.lone && !lone_rows::differ(&load.path, load.is_last()),
+                ..found
+            }));
+            if !stage.is_exact() {
+                tracing::warn!(path = %load.path.display(), prepared = backend::is_process_exact(), "stage is not exact");
+            }
+        }
+        tracing::info!(path = %load.path.display(), layers = ?load.layers, exact = ?stage.exact_calls(), "stage loaded");
+        Ok(stage)
+    }
+
+    /// Loads a stage, with keys and values of two types or of one.
+    pub(crate) fn load_shaped(
+        &self,
+        load: &StageLoad,
+        mixed_kv: bool,
         progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
     ) -> Result<LlamaStage, EngineError> {
         let shown = load.path.display().to_string();
@@ -57,6 +82,7 @@ impl LlamaLoader {
             outputs: u32::try_from(limits.outputs).unwrap_or(u32::MAX),
             threads: i32::try_from(load.threads).unwrap_or(i32::MAX),
             captures: !load.is_last(),
+            mixed_kv,
         };
         log::clear();
         let context = Context::new(model, shape)
@@ -67,16 +93,7 @@ impl LlamaLoader {
                 context.cells()
             )));
         }
-        let mut stage = LlamaStage::new(context, load, limits);
-        if load.exact {
-            let exact = backend::is_process_exact() && self_check::agrees(&mut stage);
-            stage.set_exact(exact);
-            if !stage.is_exact() {
-                tracing::warn!(path = %shown, prepared = backend::is_process_exact(), "stage is not exact");
-            }
-        }
-        tracing::info!(path = %shown, layers = ?load.layers, exact = stage.is_exact(), "stage loaded");
-        Ok(stage)
+        Ok(LlamaStage::new(context, load, limits))
     }
 }
 

@@ -1,73 +1,183 @@
-//! Proves at load that results do not depend on the shape of a call, as exact mode promises.
+//! Finds at load which calls give the same bits, as exact mode promises: results must not depend on how many rows a
+//! call holds, on the lanes beside it, or on the number of threads.
+//!
+//! Rows at fixed positions are computed in calls of several sizes, at the start of a lane and behind
+//! [`DEPTH`] other rows, where ggml's attention has other kernels.
 
-use mesh_actors::ports::engine::EngineError;
+use std::collections::BTreeMap;
+
+use mesh_actors::ports::engine::{EngineError, ExactCalls};
 
 use crate::stage::{LlamaStage, ProbeInput};
 
-/// Rows of the check: enough for kernels that treat blocks of 4, 8 and 16 rows apart.
-const ROWS: u32 = 18;
+/// Sizes of calls that are tried at the start of a lane, rows. Kernels treat blocks of 4, 8, 16, 32 and 64 rows apart.
+const SIZES: [u32; 6] = [2, 7, 1, 33, 60, 128];
 
-/// Whether the same rows, computed in several shapes, give the same bits. The lanes are cleared afterwards.
-pub(crate) fn agrees(stage: &mut LlamaStage) -> bool {
-    let verdict = compare(stage);
+/// Sizes that are tried behind [`DEPTH`] rows: attention tells one row, few, and 64 or more apart.
+const DEEP_SIZES: [u32; 3] = [7, 1, 128];
+
+/// Sizes that are tried with other numbers of threads.
+const THREADED: [u32; 2] = [1, 33];
+
+/// Rows of a call whose bits are compared, where the call has them: the first, and the last of most sizes.
+const COMPARED: [u32; 8] = [0, 1, 5, 6, 31, 32, 58, 59];
+
+/// Rows that are compared at least: where only a small product differs, few values do.
+const FEWEST: u32 = 7;
+
+/// Size of injected activations: small, so that adding what a layer gives does not round away how it differs.
+const AMPLITUDE: f32 = 0.1;
+
+/// Rows before the deep ones: with 128 more, attention runs over 512 cells, from where ggml may cut the cells of a lone
+/// row by the number of threads.
+const DEPTH: u32 = 384;
+
+/// Bits of rows, by their place behind the start.
+type Rows = BTreeMap<u32, Vec<u32>>;
+
+/// The widest calls that agree; nothing where not even two rows give what seven do. The lanes are cleared afterwards.
+pub(crate) fn find(stage: &mut LlamaStage) -> Option<ExactCalls> {
+    checked(stage, |stage| {
+        let mut found = ExactCalls {
+            rows: stage.call_rows(),
+            lone: true,
+        };
+        for (depth, sizes) in depths(stage) {
+            fill(stage, depth, found.rows)?;
+            let mut known = Rows::new();
+            for rows in sizes.iter().copied() {
+                if rows > found.rows || (rows == 1 && !found.lone) {
+                    continue;
+                }
+                if agrees_at(stage, depth, rows, &mut known)? {
+                    continue;
+                }
+                match rows {
+                    1 => found.lone = false,
+                    33.. => {
+                        found.rows = largest_below(rows);
+                        break;
+                    }
+                    _ => return Ok(None),
+                }
+            }
+            if !threads_agree(stage, depth, found, &mut known)? {
+                return Ok(None);
+            }
+        }
+        Ok(side_by_side(stage)?.then_some(found))
+    })
+}
+
+fn checked(
+    stage: &mut LlamaStage,
+    check: impl FnOnce(&mut LlamaStage) -> Result<Option<ExactCalls>, EngineError>,
+) -> Option<ExactCalls> {
+    let verdict = check(stage);
     for lane in 0..stage.lane_count() {
         stage.clear_cache(lane);
     }
-    match verdict {
-        Ok(same) => same,
-        Err(error) => {
-            tracing::warn!(%error, "self-check of exact mode failed");
-            false
-        }
-    }
+    verdict.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the self-check of exact mode failed");
+        None
+    })
 }
 
-fn compare(stage: &mut LlamaStage) -> Result<bool, EngineError> {
-    let rows = ROWS.min(stage.positions());
-    let whole = in_chunks(stage, 0, rows, &[rows.div_ceil(2), rows])?;
-    let uneven = in_chunks(stage, 0, rows, &[rows.min(3), rows.min(8), rows])?;
-    let lone = in_chunks(stage, 0, rows.min(4), &[1, 2, 3, 4])?;
-    let mut same = whole == uneven && lone[..] == whole[..lone.len()];
-    if stage.lane_count() > 1 {
-        same &= side_by_side(stage, rows.min(3))? == whole[..rows.min(3) as usize];
+/// Where rows are compared, and in calls of which sizes: at the start, and behind [`DEPTH`] rows if a lane is that long.
+fn depths(stage: &LlamaStage) -> Vec<(u32, &'static [u32])> {
+    let widest = DEEP_SIZES.into_iter().max().unwrap_or_default();
+    let reached = stage.positions() >= DEPTH + widest;
+    let deep = reached.then_some((DEPTH, &DEEP_SIZES[..]));
+    [Some((0, &SIZES[..])), deep].into_iter().flatten().collect()
+}
+
+fn largest_below(rows: u32) -> u32 {
+    SIZES.into_iter().filter(|size| *size < rows).max().unwrap_or(2)
+}
+
+/// Computes rows `0..depth` of lane 0.
+fn fill(stage: &mut LlamaStage, depth: u32, most: u32) -> Result<(), EngineError> {
+    stage.clear_cache(0);
+    let mut start = 0;
+    while start < depth {
+        let end = depth.min(start + most);
+        call(stage, &rows_of(0, start..end), &[])?;
+        start = end;
+    }
+    Ok(())
+}
+
+/// Rows behind `depth` others in a call of `rows`; as many calls as seven rows need. Rows that other calls had must come
+/// out as they did there.
+fn agrees_at(stage: &mut LlamaStage, depth: u32, rows: u32, known: &mut Rows) -> Result<bool, EngineError> {
+    let mut same = true;
+    stage.trim_cache(0, depth)?;
+    for start in (0..FEWEST).step_by(rows as usize) {
+        let compared: Vec<u32> = COMPARED
+            .into_iter()
+            .filter(|row| (start..start + rows).contains(row))
+            .collect();
+        let places: Vec<u32> = compared.iter().map(|row| row - start).collect();
+        let first = depth + start;
+        let bits = call(stage, &rows_of(0, first..first + rows), &places)?;
+        for (row, bits) in compared.into_iter().zip(bits) {
+            same &= *known.entry(row).or_insert_with(|| bits.clone()) == bits;
+        }
+    }
+    tracing::debug!(depth, rows, same, "self-check");
+    Ok(same)
+}
+
+/// The same with one thread and with two: stages on other nodes have other numbers of them.
+fn threads_agree(stage: &mut LlamaStage, depth: u32, found: ExactCalls, known: &mut Rows) -> Result<bool, EngineError> {
+    let own = stage.threads();
+    let mut same = true;
+    for threads in [1, 2].into_iter().filter(|threads| *threads < own) {
+        stage.set_threads(threads);
+        for rows in THREADED {
+            if rows <= found.rows && (rows > 1 || found.lone) {
+                same &= agrees_at(stage, depth, rows, known)?;
+            }
+        }
+    }
+    stage.set_threads(own);
+    Ok(same)
+}
+
+/// Rows of lanes 0 and 1, one each per call, are those of lane 0 alone.
+fn side_by_side(stage: &mut LlamaStage) -> Result<bool, EngineError> {
+    if stage.lane_count() < 2 {
+        return Ok(true);
+    }
+    stage.clear_cache(0);
+    let alone = call(stage, &rows_of(0, 0..3), &[0, 1, 2])?;
+    stage.clear_cache(0);
+    stage.clear_cache(1);
+    let mut same = true;
+    for (position, alone) in (0..).zip(&alone) {
+        let both = call(stage, &[(0, position), (1, position)], &[0, 1])?;
+        same &= both.iter().all(|row| row == alone);
     }
     Ok(same)
 }
 
-/// Rows `0..rows` of a lane, in calls that end at `ends`.
-fn in_chunks(stage: &mut LlamaStage, lane: u32, rows: u32, ends: &[u32]) -> Result<Vec<Vec<u32>>, EngineError> {
-    stage.clear_cache(lane);
-    let mut bits = Vec::new();
-    let mut start = 0;
-    for end in ends.iter().copied().filter(|end| *end <= rows) {
-        if end > start {
-            bits.extend(call(
-                stage,
-                &(start..end).map(|position| (lane, position)).collect::<Vec<_>>(),
-            )?);
-            start = end;
-        }
-    }
-    Ok(bits)
+fn rows_of(lane: u32, positions: std::ops::Range<u32>) -> Vec<(u32, u32)> {
+    positions.map(|position| (lane, position)).collect()
 }
 
-/// Rows of lanes 0 and 1, one each per call; gives those of lane 1.
-fn side_by_side(stage: &mut LlamaStage, rows: u32) -> Result<Vec<Vec<u32>>, EngineError> {
-    stage.clear_cache(0);
-    stage.clear_cache(1);
-    (0..rows)
-        .map(|position| Ok(call(stage, &[(0, position), (1, position)])?.swap_remove(1)))
-        .collect()
-}
-
-fn call(stage: &mut LlamaStage, rows: &[(u32, u32)]) -> Result<Vec<Vec<u32>>, EngineError> {
+/// Bits of the `wanted` rows of a call.
+fn call(stage: &mut LlamaStage, rows: &[(u32, u32)], wanted: &[u32]) -> Result<Vec<Vec<u32>>, EngineError> {
     let (first, width, vocabulary) = (stage.is_first(), stage.n_embd(), stage.n_vocab());
-    stage.probe(rows, &|position| {
+    stage.probe(rows, wanted, &|position| {
         if first {
             ProbeInput::Token(noise(u64::from(position)) % vocabulary)
         } else {
             let values = (0..width as u64).map(|column| f64::from(noise(u64::from(position) << 32 | column)));
-            ProbeInput::Activation(values.map(|value| (value / f64::from(u32::MAX) - 0.5) as f32).collect())
+            ProbeInput::Activation(
+                values
+                    .map(|value| AMPLITUDE * (value / f64::from(u32::MAX) - 0.5) as f32)
+                    .collect(),
+            )
         }
     })
 }

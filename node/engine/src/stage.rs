@@ -3,7 +3,9 @@
 //! Owned by one OS thread. A batch is checked span by span, cut into calls by [`calls`](crate::calls), and each
 //! call's rows are put where they belong; trouble stays with the lanes of the call that had it.
 
-use mesh_actors::ports::engine::{Batch, BatchOutput, EngineError, MemoryFigures, RowSpan, StageEngine, StageLoad};
+use mesh_actors::ports::engine::{
+    Batch, BatchOutput, EngineError, ExactCalls, MemoryFigures, RowSpan, StageEngine, StageLoad,
+};
 use mesh_proto::{LaneId, SessionId, v1::Sampling};
 
 use crate::{
@@ -31,8 +33,8 @@ pub struct LlamaStage {
     positions: u32,
     first: bool,
     last: bool,
-    asked_exact: bool,
-    exact: bool,
+    threads: u32,
+    exact: Option<ExactCalls>,
     rewinds: bool,
     n_embd: usize,
     n_vocab: u32,
@@ -71,8 +73,8 @@ impl LlamaStage {
             positions: load.context,
             first: load.is_first(),
             last: load.is_last(),
-            asked_exact: load.exact,
-            exact: false,
+            threads: load.threads,
+            exact: None,
             rewinds,
             n_embd,
             n_vocab,
@@ -81,8 +83,28 @@ impl LlamaStage {
         }
     }
 
-    pub(crate) fn set_exact(&mut self, exact: bool) {
+    /// Keeps to calls that agree; to what was asked for where none do.
+    pub(crate) fn keep_to(&mut self, exact: Option<ExactCalls>) {
+        if let Some(found) = exact {
+            self.limits.rows = self.limits.rows.min(found.rows as usize);
+            self.limits.outputs = self.limits.outputs.min(self.limits.rows);
+            self.limits.pads = !found.lone;
+        }
         self.exact = exact;
+    }
+
+    /// Most rows of a call.
+    pub(crate) fn call_rows(&self) -> u32 {
+        u32::try_from(self.limits.rows).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    pub(crate) fn set_threads(&mut self, threads: u32) {
+        self.context.set_threads(threads);
+        self.threads = threads;
     }
 
     /// Keeps the logits of sampled rows from now on, for [`take_logits`](Self::take_logits).
@@ -122,7 +144,7 @@ impl LlamaStage {
         }
     }
 
-    fn trim_cache(&mut self, lane: u32, position: u32) -> Result<(), EngineError> {
+    pub(crate) fn trim_cache(&mut self, lane: u32, position: u32) -> Result<(), EngineError> {
         if self.context.forget(lane, position) {
             return Ok(());
         }
@@ -262,7 +284,7 @@ impl StageEngine for LlamaStage {
         self.figures
     }
 
-    fn is_exact(&self) -> bool {
+    fn exact_calls(&self) -> Option<ExactCalls> {
         self.exact
     }
 

@@ -25,6 +25,10 @@ pub(crate) struct ContextShape {
     pub threads: i32,
     /// Catch the output of the last layer, and stop there.
     pub captures: bool,
+    /// Keep values of attention in BF16 beside keys in F16. Only where both have one type does ggml take the attention
+    /// kernels whose rounding depends on the rows of a call and on the threads (`use_split_kv_path` and `use_tiled` in
+    /// ggml-cpu's `ops.cpp`).
+    pub mixed_kv: bool,
 }
 
 /// Owner of a `llama_context` and of its model.
@@ -155,6 +159,9 @@ impl Context {
         params.swa_full = true;
         params.kv_unified = false;
         params.no_perf = true;
+        if shape.mixed_kv {
+            params.type_v = sys::GGML_TYPE_BF16;
+        }
         if let Some(capture) = capture {
             params.cb_eval = Some(capture::on_tensor);
             params.cb_eval_user_data = capture.as_ptr().cast::<c_void>();
@@ -179,6 +186,13 @@ impl Context {
 
     pub(crate) fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Compute threads from the next call on.
+    pub(crate) fn set_threads(&mut self, threads: u32) {
+        let threads = i32::try_from(threads).unwrap_or(i32::MAX);
+        // SAFETY: the context is alive, and no graph runs now.
+        unsafe { sys::llama_set_n_threads(self.pointer.as_ptr(), threads, threads) };
     }
 
     /// Cells of each lane that llama.cpp really gave.

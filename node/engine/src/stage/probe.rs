@@ -21,26 +21,31 @@ impl ProbeInput {
 }
 
 impl LlamaStage {
-    /// Bits of rows computed in a lane that the self-check has for itself: logits or activations of each row.
+    /// Computes rows, each a lane and a position, as one call of just these rows. Gives the bits of the rows `wanted`
+    /// (places in the call, ascending): logits or activations.
     pub(crate) fn probe(
         &mut self,
         rows: &[(u32, u32)],
+        wanted: &[u32],
         input: &dyn Fn(u32) -> ProbeInput,
     ) -> Result<Vec<Vec<u32>>, EngineError> {
         self.call.clear();
         let inputs: Vec<ProbeInput> = rows.iter().map(|(_, position)| input(*position)).collect();
-        for ((lane, position), input) in rows.iter().zip(&inputs) {
-            self.call.push(*lane, *position, input.as_row(), true);
+        for (row, ((lane, position), input)) in (0..).zip(rows.iter().zip(&inputs)) {
+            let output = !self.last || wanted.contains(&row);
+            self.call.push(*lane, *position, input.as_row(), output);
         }
-        let lone = self.pad_lone_row();
+        // A single row with logits would be a lone row from the last layer on.
+        if self.last && rows.len() > 1 {
+            self.call.flag_two_outputs();
+        }
         self.decode()?;
-        if let Some((lane, position)) = lone {
-            self.trim_cache(lane, position + 1)?;
-        }
         let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect();
         let missing = || EngineError::Sampling("a flagged row has no logits".to_owned());
-        (0..rows.len())
+        wanted
+            .iter()
             .map(|row| {
+                let row = *row as usize;
                 let values = if self.last {
                     self.context.logits(row)
                 } else {

@@ -139,13 +139,17 @@ impl LlamaStage {
         }
     }
 
-    /// In exact mode, gives a lone row company: a second row of its own lane. Returns the lone row's place.
-    pub(super) fn pad_lone_row(&mut self) -> Option<(u32, u32)> {
-        if self.asked_exact {
-            self.call.pad_lone_row()
-        } else {
-            None
+    /// Gives a lone row company where it would come out otherwise without: a second row of its own lane, and a second
+    /// row with logits. Returns the lone row's place.
+    fn pad(&mut self) -> Option<(u32, u32)> {
+        if !self.limits.pads {
+            return None;
         }
+        let lone = self.call.pad_lone_row();
+        if self.last {
+            self.call.flag_two_outputs();
+        }
+        lone
     }
 
     fn fill_call(&mut self, run: &Run<'_>, pieces: &[Piece]) {
@@ -169,10 +173,7 @@ impl LlamaStage {
     /// Computes a call and puts its rows where they belong. An error means all its lanes.
     pub(super) fn compute(&mut self, run: &mut Run<'_>, pieces: &[Piece]) -> Result<(), EngineError> {
         self.fill_call(run, pieces);
-        let lone = self.pad_lone_row();
-        if self.last && self.asked_exact {
-            self.call.flag_two_outputs();
-        }
+        let lone = self.pad();
         self.decode()?;
         if let Some((lane, position)) = lone {
             self.trim_cache(lane, position + 1)?;

@@ -2,14 +2,15 @@
 
 use std::{ops::ControlFlow, path::Path};
 
-use mesh_actors::ports::engine::{Batch, BatchOutput, EngineError, RowSpan, StageEngine, StageLoad};
+use mesh_actors::ports::engine::{Batch, BatchOutput, EngineError, ExactCalls, RowSpan, StageEngine, StageLoad};
 use mesh_proto::{LaneId, SessionId, sampling::greedy_sampling};
 
 use super::LlamaStage;
-use crate::LlamaLoader;
+use crate::{LlamaLoader, prepare_process, self_check};
 
-fn stage() -> LlamaStage {
-    let spec = StageLoad {
+fn spec() -> StageLoad {
+    prepare_process(true);
+    StageLoad {
         path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/psalm-2m-q8_0.gguf"),
         layers: 0..8,
         total_layers: 8,
@@ -20,9 +21,12 @@ fn stage() -> LlamaStage {
         gpu_layers: None,
         n_embd: 128,
         n_vocab: 2048,
-    };
+    }
+}
+
+fn stage() -> LlamaStage {
     let mut stage = LlamaLoader
-        .load_stage(&spec, &mut |_| ControlFlow::Continue(()))
+        .load_stage(&spec(), &mut |_| ControlFlow::Continue(()))
         .unwrap();
     for lane in 0..4 {
         stage.open(LaneId(lane), SessionId(1), &greedy_sampling()).unwrap();
@@ -70,4 +74,22 @@ fn a_call_that_llama_cpp_refuses_fails_only_the_lane_at_fault() {
     assert_eq!(stage.lanes[1].length, 0);
     forward(&mut stage, &[1], 0, &prompt);
     assert_eq!(forward(&mut stage, &[1], 20, &[7]).spans[0].1, right);
+}
+
+/// With keys and values of one type, ggml has kernels whose rounding depends on the call: the check must see them.
+#[test]
+fn the_self_check_finds_which_calls_agree() {
+    let spec = StageLoad {
+        context: 640,
+        threads: 2,
+        ..spec()
+    };
+    let mut found = [true, false].map(|mixed_kv| {
+        let mut stage = LlamaLoader
+            .load_shaped(&spec, mixed_kv, &mut |_| ControlFlow::Continue(()))
+            .unwrap();
+        self_check::find(&mut stage)
+    });
+    assert_eq!(found[0], Some(ExactCalls { rows: 128, lone: true }));
+    assert_eq!(found[1].take(), Some(ExactCalls { rows: 60, lone: false }));
 }

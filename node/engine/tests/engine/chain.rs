@@ -64,12 +64,22 @@ pub fn span(lane: u32, session: u64, pos_start: u32, tokens: &[u32], sampled_row
 
 impl Chain {
     pub fn new(model: &Path, cuts: &[u32], lanes: u32, context: u32) -> Self {
+        Self::with_threads(model, cuts, lanes, context, 1)
+    }
+
+    pub fn with_threads(model: &Path, cuts: &[u32], lanes: u32, context: u32, threads: u32) -> Self {
         prepare();
         let directory = TempDir::new().unwrap();
         let stages = cut(model, cuts, directory.path())
             .into_iter()
             .map(|spec| {
-                let mut stage = load(&StageLoad { lanes, context, ..spec }).unwrap();
+                let spec = StageLoad {
+                    lanes,
+                    context,
+                    threads,
+                    ..spec
+                };
+                let mut stage = load(&spec).unwrap();
                 assert!(
                     stage.is_exact(),
                     "the self-check failed for {:?}",
@@ -83,6 +93,13 @@ impl Chain {
             stages,
             _directory: directory,
         }
+    }
+
+    /// Some stage computes lone rows with a second one.
+    pub fn pads(&self) -> bool {
+        self.stages
+            .iter()
+            .any(|stage| stage.exact_calls().is_some_and(|calls| !calls.lone))
     }
 
     pub fn open(&mut self, lane: u32, session: u64, sampling: &Sampling) {

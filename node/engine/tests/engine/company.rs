@@ -73,7 +73,7 @@ fn chunks_of_any_size_give_the_same_bits() {
     for sampling in [greedy_sampling(), sampled(3)] {
         let whole = alone(&mut chain, 0, &prompt, 121, 24, &sampling);
         assert_eq!(whole.logits.len(), 24);
-        for chunk in [1, 2, 7, 8, 59, 60, 61, 120] {
+        for chunk in [1, 2, 7, 8, 33, 60, 61, 120] {
             assert_eq!(
                 alone(&mut chain, 0, &prompt, chunk, 24, &sampling),
                 whole,
@@ -81,6 +81,21 @@ fn chunks_of_any_size_give_the_same_bits() {
             );
         }
         assert_eq!(alone(&mut chain, 3, &prompt, 60, 24, &sampling), whole, "another lane");
+    }
+}
+
+/// Behind 512 positions ggml has other attention kernels for lone rows and for many.
+#[test]
+fn rows_far_into_a_lane_depend_on_neither_calls_nor_threads() {
+    let prompt = noise_tokens(9, 560, VOCABULARY);
+    let trace = |threads, chunk| {
+        let mut chain = Chain::with_threads(&models::built_in(), &[0, 3, 8], 1, 768, threads);
+        alone(&mut chain, 0, &prompt, chunk, 8, &greedy_sampling())
+    };
+    let first = trace(1, 128);
+    assert_eq!(first.logits.len(), 8);
+    for (threads, chunk) in [(1, 60), (1, 33), (1, 7), (1, 1), (2, 128), (2, 1)] {
+        assert!(trace(threads, chunk) == first, "{threads} threads, calls of {chunk}");
     }
 }
 

@@ -22,9 +22,9 @@ struct Expected {
     logits: Vec<Vec<f32>>,
 }
 
-fn expect(model: &Path, prompt: &[u32]) -> Expected {
-    prepare();
+fn expect(model: &Path, prompt: &[u32], pads: bool) -> Expected {
     let mut reference = Reference::load(model, CONTEXT);
+    reference.pads = pads;
     let mut logits = reference.forward(prompt);
     let mut tokens = Vec::new();
     for _ in 0..STEPS {
@@ -73,7 +73,8 @@ fn check(model: &Path, cuts: &[u32], expected: &Expected) -> usize {
 }
 
 fn check_all(model: &Path, prompt: &[u32], all_cuts: &[&[u32]]) {
-    let expected = expect(model, prompt);
+    let pads = Chain::new(model, all_cuts[0], 1, CONTEXT).pads();
+    let expected = expect(model, prompt, pads);
     for cuts in all_cuts {
         let rows = check(model, cuts, &expected);
         println!("{} cut {cuts:?}: {rows} of {rows} rows bit-identical", model.display());
