@@ -9,6 +9,7 @@ use llama_cpp_2::{
     vocab::LlamaVocab,
 };
 use mesh_actors::ports::vocabulary::{Vocabulary, VocabularyLoader};
+use mesh_gguf::{Gguf, check_vocabulary};
 use mesh_proto::{ErrorCode, MeshError, v1::ChatMessage};
 
 use crate::{
@@ -45,6 +46,8 @@ impl LlamaVocabularyLoader {
         if !path.is_file() {
             return Err(refused("there is no such file; check the path"));
         }
+        let gguf = Gguf::open(path).map_err(|error| refused(&error.to_string()))?;
+        check_vocabulary(&gguf).map_err(|error| refused(&error.to_string()))?;
         let backend = backend::backend();
         log::clear();
         let params = LlamaModelParams::default().with_vocab_only(true);
