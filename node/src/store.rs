@@ -278,7 +278,11 @@ fn facts(model: &str, description: ModelDescription, architecture: &Architecture
         label: format!("{name} {}", description.quantization),
         stem: stem(model),
         layers: description.layers,
-        context: description.context_length,
+        context: architecture
+            .longest_context()
+            .map_or(description.context_length, |longest| {
+                longest.min(description.context_length)
+            }),
         n_embd: description.embedding_length,
         n_vocab: description.vocab_size,
         layer_bytes: description.layer_bytes,
