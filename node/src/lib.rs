@@ -20,6 +20,7 @@ pub mod receipts;
 pub mod run;
 mod servers;
 mod store;
+pub mod terminal;
 
 pub use built_in::{BUILT_IN, built_in_model};
 pub use config::{ConfigOverrides, NodeConfig};
