@@ -9,9 +9,11 @@ use crate::failure::{Exit, Failure};
 
 pub(crate) use mesh_node::{
     BUILT_IN, ConfigOverrides, Node,
+    child::ChildLimits,
     config::{FileDigest, PluginSetting, ProposalDeadline},
     default_data_dir, init_logging, llama_version, prepare_process,
     receipts::{self, ReceiptPolicy},
+    run_text,
 };
 
 /// A model file as it is: described, and judged.

@@ -4,6 +4,7 @@
 
 mod administration;
 mod built_in;
+pub mod child;
 pub mod config;
 pub mod data_dir;
 mod enter;
@@ -20,6 +21,7 @@ pub mod receipts;
 pub mod run;
 mod servers;
 mod store;
+mod text;
 
 pub use built_in::{BUILT_IN, built_in_model};
 pub use config::{ConfigOverrides, NodeConfig};
@@ -28,3 +30,4 @@ pub use error::NodeError;
 pub use process::{init_logging, llama_version, prepare_process};
 pub use run::{Node, NodeFacts};
 pub use store::describe_model;
+pub use text::run_text;
