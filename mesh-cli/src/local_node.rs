@@ -12,10 +12,11 @@ use crate::{
 
 pub(crate) use mesh_node::{
     BUILT_IN, ConfigOverrides, Node,
+    child::ChildLimits,
     config::{FileDigest, PluginSetting, ProposalDeadline},
     default_data_dir, init_logging, llama_version, prepare_process,
     receipts::{self, ReceiptPolicy},
-    terminal,
+    run_prove, run_text, terminal,
 };
 
 /// A model file as it is: described, and judged.

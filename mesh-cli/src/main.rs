@@ -32,7 +32,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 
-use crate::{cli::Cli, failure::Failure};
+use crate::{
+    cli::{Cli, Command},
+    failure::Failure,
+};
 
 fn main() -> ExitCode {
     // Before any thread: it sets what llama.cpp reads from the environment once.
@@ -41,6 +44,9 @@ fn main() -> ExitCode {
 
     let matches = Cli::command().version(cli::version()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    if let Command::Internal(command) = &cli.command {
+        return command.run();
+    }
     let result = runtime().and_then(|runtime| runtime.block_on(cli.command.run()));
     match result {
         Ok(()) => ExitCode::SUCCESS,

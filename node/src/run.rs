@@ -15,7 +15,7 @@ use mesh_actors::{
     ports::telemetry::Telemetry,
     root::RootHandle,
 };
-use mesh_engine::{LlamaLoader, LlamaVocabularyLoader};
+use mesh_engine::LlamaVocabularyLoader;
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use mesh_links::{
     ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
@@ -31,6 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     NodeConfig, NodeError,
     administration::MeshAdministration,
+    child::ChildProgram,
     data_dir::DataDir,
     enter::{enter_mesh, first_list},
     host_facts::{HostFacts, host_facts},
@@ -39,6 +40,7 @@ use crate::{
     members::MemberFile,
     parts::Parts,
     plugins::Plugins,
+    proving::ProvingLoader,
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
@@ -171,7 +173,7 @@ impl Node {
             threads: config.threads.unwrap_or(host.cores),
             gpu_layers: config.gpu_layers,
             exact: own.exact,
-            loader: Arc::new(LlamaLoader),
+            loader: Arc::new(ProvingLoader::new(&data.file("proven.json"), child_program(&config)?)),
             vocabularies: Arc::new(LlamaVocabularyLoader),
             store: store.clone(),
             links: Arc::new(peers.clone()),
@@ -387,6 +389,14 @@ async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoin
         data.keep_port(port)?;
     }
     Ok(endpoint)
+}
+
+/// What children run: this program, unless it is another than `mesh`.
+fn child_program(config: &NodeConfig) -> Result<ChildProgram, NodeError> {
+    match &config.child_program {
+        Some(program) => Ok(ChildProgram::at(program)),
+        None => ChildProgram::current().map_err(NodeError::file("find", "the program of this process")),
+    }
 }
 
 async fn listen(what: &'static str, address: SocketAddr, flag: &'static str) -> Result<TcpListener, NodeError> {

@@ -292,6 +292,7 @@ impl State {
             loader: self.environment.loader.clone(),
             load: StageLoad {
                 path: files.stage,
+                digest: spec.file.as_ref().map_or_else(String::new, |file| file.digest.clone()),
                 layers: spec.layer_start..spec.layer_end,
                 total_layers: spec.layers,
                 lanes: spec.lanes,

@@ -23,6 +23,9 @@ pub trait EngineLoader: Send + Sync + 'static {
 pub struct StageLoad {
     /// Stage file: a small valid GGUF (DESIGN §1).
     pub path: PathBuf,
+    /// BLAKE3 of the file, hex: by it a node knows the files that it has loaded before. Empty for a file that it knows
+    /// nothing of.
+    pub digest: String,
     /// Layers of the source that it holds.
     pub layers: Range<u32>,
     /// Layers of the source.

@@ -23,6 +23,7 @@ mod limits;
 mod loader;
 mod penalties;
 mod philox;
+mod prove;
 #[cfg(feature = "random-models")]
 mod random_model;
 mod raw;
@@ -36,6 +37,7 @@ pub use chat::{ChatTemplate, TemplateFacts};
 pub use draw::{DrawKey, draw, greedy};
 pub use limits::{EXACT_CALL_ROWS, FAST_CALL_ROWS, cells_per_lane};
 pub use loader::LlamaLoader;
+pub use prove::prove;
 #[cfg(feature = "random-models")]
 pub use random_model::RandomModel;
 pub use raw::backend::{is_process_exact, prepare_process};

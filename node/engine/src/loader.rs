@@ -32,6 +32,25 @@ impl LlamaLoader {
         load: &StageLoad,
         progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
     ) -> Result<LlamaStage, EngineError> {
+        let mut stage = self.load_unchecked(load, progress)?;
+        let shown = load.path.display();
+        if load.exact {
+            let exact = backend::is_process_exact() && self_check::agrees(&mut stage);
+            stage.set_exact(exact);
+            if !stage.is_exact() {
+                tracing::warn!(path = %shown, prepared = backend::is_process_exact(), "stage is not exact");
+            }
+        }
+        tracing::info!(path = %shown, layers = ?load.layers, exact = stage.is_exact(), "stage loaded");
+        Ok(stage)
+    }
+
+    /// Loads a stage that has not computed anything yet.
+    pub(crate) fn load_unchecked(
+        &self,
+        load: &StageLoad,
+        progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
+    ) -> Result<LlamaStage, EngineError> {
         let shown = load.path.display().to_string();
         let refused = |reason: String| EngineError::Load {
             path: shown.clone(),
@@ -67,16 +86,7 @@ impl LlamaLoader {
                 context.cells()
             )));
         }
-        let mut stage = LlamaStage::new(context, load, limits);
-        if load.exact {
-            let exact = backend::is_process_exact() && self_check::agrees(&mut stage);
-            stage.set_exact(exact);
-            if !stage.is_exact() {
-                tracing::warn!(path = %shown, prepared = backend::is_process_exact(), "stage is not exact");
-            }
-        }
-        tracing::info!(path = %shown, layers = ?load.layers, exact = stage.is_exact(), "stage loaded");
-        Ok(stage)
+        Ok(LlamaStage::new(context, load, limits))
     }
 }
 

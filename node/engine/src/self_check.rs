@@ -22,6 +22,20 @@ pub(crate) fn agrees(stage: &mut LlamaStage) -> bool {
     }
 }
 
+/// Computes a prompt of some rows, single rows of it, and rows of two lanes side by side, whatever comes out.
+///
+/// # Errors
+///
+/// llama.cpp refuses a call.
+pub(crate) fn compute(stage: &mut LlamaStage) -> Result<(), EngineError> {
+    let rows = ROWS.min(stage.positions());
+    in_chunks(stage, 0, rows, &[rows - rows / 9, rows - 1, rows])?;
+    if stage.lane_count() > 1 {
+        side_by_side(stage, 1)?;
+    }
+    Ok(())
+}
+
 fn compare(stage: &mut LlamaStage) -> Result<bool, EngineError> {
     let rows = ROWS.min(stage.positions());
     let whole = in_chunks(stage, 0, rows, &[rows.div_ceil(2), rows])?;

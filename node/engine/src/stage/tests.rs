@@ -11,6 +11,7 @@ use crate::LlamaLoader;
 fn stage() -> LlamaStage {
     let spec = StageLoad {
         path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/psalm-2m-q8_0.gguf"),
+        digest: String::new(),
         layers: 0..8,
         total_layers: 8,
         lanes: 4,

@@ -34,6 +34,7 @@ pub fn cut(model: &Path, cuts: &[u32], directory: &Path) -> Vec<StageLoad> {
             let artifact = plan.write(directory, &mut |_| ControlFlow::Continue(())).unwrap();
             StageLoad {
                 path: artifact.path,
+                digest: artifact.manifest.blake3,
                 layers,
                 total_layers: architecture.layers(),
                 lanes: 1,
