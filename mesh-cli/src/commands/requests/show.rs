@@ -10,7 +10,7 @@ use crate::{
     client::{Client, ConnectArgs},
     failure::{Exit, Failure},
     local_node::receipts::ReceiptView,
-    output::{self, OutputArgs, Table, milliseconds},
+    output::{OutputArgs, Table, milliseconds},
     request_view::RequestView,
 };
 
