@@ -237,7 +237,7 @@ fn served_table(served: &[DeploymentView]) -> String {
             deployment.layers.to_string(),
             deployment.stages.len().to_string(),
             deployment.context.to_string(),
-            deployment.model.clone(),
+            output::name(&deployment.model),
         ]);
     }
     table.render(2)
