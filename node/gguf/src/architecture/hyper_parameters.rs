@@ -36,15 +36,11 @@ pub(crate) const MAX_WINDOW: u32 = 1 << 20;
 const ROPE_SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
 /// Floats that scale something and must be above 0 where they are there.
-const POSITIVE: [&str; 4] = [
-    "rope.freq_base",
-    "rope.freq_base_swa",
-    "rope.scaling.attn_factor",
-    "attention.scale",
-];
+const POSITIVE: [&str; 3] = ["rope.freq_base", "rope.freq_base_swa", "rope.scaling.attn_factor"];
 
 /// Floats that may be 0, which stands for none.
-const NOT_NEGATIVE: [&str; 5] = [
+const NOT_NEGATIVE: [&str; 6] = [
+    "attention.scale",
     "rope.scaling.factor",
     "rope.scale_linear",
     "final_logit_softcapping",
@@ -108,9 +104,9 @@ pub(super) fn read(gguf: &Gguf, row: &SupportedArchitecture, layers: u32) -> Res
         kv_heads,
         head_length,
         rope_dimensions: keys.rope_dimensions(head_length)?,
-        feed_forward: keys.first_of("feed_forward_length", 1..=MAX_FEED_FORWARD)?,
-        expert_feed_forward: keys.first_of("expert_feed_forward_length", 1..=MAX_FEED_FORWARD)?,
-        shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0..=MAX_FEED_FORWARD)?,
+        feed_forward: keys.length_of("feed_forward_length")?,
+        expert_feed_forward: keys.length_of("expert_feed_forward_length")?,
+        shared_feed_forward: keys.length_of("expert_shared_feed_forward_length")?,
         experts,
         experts_used,
     })
@@ -168,6 +164,12 @@ impl Keys<'_> {
             self.within(suffix, *value, &range)?;
         }
         Ok(values.first().copied())
+    }
+
+    /// The length of a hidden row; 0 stands for none, and llama.cpp writes it so.
+    fn length_of(&self, suffix: &str) -> Result<Option<u64>, GgufError> {
+        let length = self.first_of(suffix, 0..=MAX_FEED_FORWARD)?;
+        Ok(length.filter(|length| *length > 0))
     }
 
     /// Every float is a number; those that scale something are above 0.

@@ -141,7 +141,6 @@ fn keys_out_of_range_are_refused_with_what_is_wanted() {
             "are not the width of 64",
         ),
         ("llama", "context_length", Value::U32(0), "is 0, not 1 to"),
-        ("llama", "feed_forward_length", Value::U32(0), "is 0, not 1 to"),
         (
             "gpt-oss",
             "attention.sliding_window",
@@ -229,6 +228,17 @@ fn norms_biases_factors_and_scales_are_f32_and_matrices_can_be_computed_with() {
 }
 
 #[test]
+fn a_row_length_that_no_key_gives_is_said() {
+    let mut model = full("llama");
+    model.arch("feed_forward_length", Value::U32(0));
+    let error = refusal(&model);
+    assert!(
+        error.contains("`blk.0.ffn_up.weight`") && error.contains("a length that no key gives"),
+        "{error}"
+    );
+}
+
+#[test]
 fn shapes_that_the_keys_do_not_give_are_refused_with_those_that_they_do() {
     for (tensor, dims) in [
         ("blk.0.attn_k.weight", &[64, 64][..]),
@@ -246,7 +256,7 @@ fn shapes_that_the_keys_do_not_give_are_refused_with_those_that_they_do() {
     }
 }
 
-/// A model with a SentencePiece vocabulary of 100 tokens... of which 256 would be needed: made larger.
+/// A model with a SentencePiece vocabulary: four texts and a token for each byte.
 fn sentence_piece() -> Model {
     let mut model = full("llama");
     let tokens: Vec<Vec<u8>> = ["<unk>", "<s>", "</s>", "\u{2581}the"]
