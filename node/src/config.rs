@@ -45,7 +45,7 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// The `mesh` binary that children run, where a node lives in another program; this program when absent.
     #[serde(skip)]
-    pub child_program: Option<PathBuf>,
+    pub program: Option<PathBuf>,
     /// Most compute threads of a stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
@@ -172,7 +172,7 @@ impl Default for NodeConfig {
             http: loopback(9470),
             grpc: loopback(9471),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            child_program: None,
+            program: None,
             threads: None,
             memory: None,
             exact: true,

@@ -64,3 +64,89 @@ impl EngineLoader for ProvingLoader {
         LlamaLoader.load(spec, progress)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf};
+
+    use super::*;
+
+    fn spec(path: PathBuf) -> StageLoad {
+        StageLoad {
+            path,
+            digest: "d1".to_owned(),
+            layers: 0..8,
+            total_layers: 8,
+            lanes: 4,
+            context: 512,
+            threads: 1,
+            exact: true,
+            gpu_layers: None,
+            n_embd: 128,
+            n_vocab: 2048,
+        }
+    }
+
+    /// A loader whose children are this script, and a stage file that is a good one.
+    fn loader(directory: &Path, script: &str) -> (ProvingLoader, StageLoad) {
+        let program = directory.join("child");
+        fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let stage = directory.join("stage.gguf");
+        fs::write(&stage, crate::built_in_model()).unwrap();
+        let proofs = directory.join("proven.json");
+        (ProvingLoader::new(&proofs, ChildProgram::at(program)), spec(stage))
+    }
+
+    async fn load(
+        loader: ProvingLoader,
+        spec: StageLoad,
+        flow: ControlFlow<()>,
+    ) -> (ProvingLoader, Result<(), EngineError>) {
+        let work = move || {
+            let result = loader.load(&spec, &mut |_| flow).map(drop);
+            (loader, result)
+        };
+        tokio::task::spawn_blocking(work).await.unwrap()
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_that_ends_the_child_is_refused_with_its_last_words_and_not_remembered() {
+        let directory = tempfile::tempdir().unwrap();
+        let script = "head -c 4 > /dev/null; echo 'ggml.c:1: GGML_ASSERT(eps >= 0) failed' >&2; kill -ABRT $$";
+        let (loader, spec) = loader(directory.path(), script);
+        let (loader, refused) = load(loader, spec.clone(), ControlFlow::Continue(())).await;
+        let reason = refused.expect_err("the child died").to_string();
+        assert!(
+            reason.contains("it was ended by SIGABRT: ggml.c:1: GGML_ASSERT(eps >= 0) failed")
+                && reason.ends_with("fetch or convert the model again"),
+            "{reason}"
+        );
+        assert!(!loader.proofs.has(&spec));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_trial_can_be_given_up_while_the_child_is_stuck() {
+        let directory = tempfile::tempdir().unwrap();
+        let (loader, spec) = loader(directory.path(), "exec sleep 1000");
+        let (_, given_up) = load(loader, spec, ControlFlow::Break(())).await;
+        assert_eq!(given_up, Err(EngineError::Cancelled));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_file_that_is_known_needs_no_child() {
+        let directory = tempfile::tempdir().unwrap();
+        let (loader, spec) = loader(directory.path(), "kill -SEGV $$");
+        loader.proofs.add(&spec);
+        let (_, loaded) = load(loader, spec, ControlFlow::Continue(())).await;
+        assert_eq!(loaded, Ok(()));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_child_that_says_what_is_no_answer_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let (loader, spec) = loader(directory.path(), "printf '\\004\\000\\000\\000what'; exec sleep 1000");
+        let (_, refused) = load(loader, spec, ControlFlow::Continue(())).await;
+        assert!(refused.is_err());
+    }
+}

@@ -393,7 +393,7 @@ async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoin
 
 /// What children run: this program, unless it is another than `mesh`.
 fn child_program(config: &NodeConfig) -> Result<ChildProgram, NodeError> {
-    match &config.child_program {
+    match &config.program {
         Some(program) => Ok(ChildProgram::at(program)),
         None => ChildProgram::current().map_err(NodeError::file("find", "the program of this process")),
     }

@@ -34,7 +34,7 @@ pub fn config(name: &str, data_dir: &std::path::Path) -> NodeConfig {
         grpc: any,
         listen: any,
         threads: Some(1),
-        child_program: Some(mesh_binary()),
+        program: Some(mesh_binary()),
         ..NodeConfig::default()
     }
 }

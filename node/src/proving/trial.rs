@@ -20,6 +20,9 @@ const SLOWEST_DISK: u64 = 32 << 20;
 /// than a token.
 const GIVE_UP_CHECK: Duration = Duration::from_millis(50);
 
+/// How long a child may take to end after its last word: the system gives back the memory of a large model.
+const END_LIMIT: Duration = Duration::from_secs(5);
+
 /// Memory of the child beside as much as the file: cache of two short lanes, buffers, stacks, the runtime.
 const CHILD_MEMORY: u64 = 4 << 30;
 
@@ -100,7 +103,9 @@ pub(super) async fn run(
             )))
         }
         Outcome::Ended => {
-            let end = child.process.wait().await;
+            // A child that is not ending by itself is killed with the future.
+            let end = timeout(END_LIMIT, child.process.wait()).await;
+            let end = end.map_or_else(|_| "it sent what is no answer".to_owned(), |end| end.to_string());
             Err(refused(format!(
                 "llama.cpp cannot hold this file: in a process that tried it out, {end}; fetch or convert the model again"
             )))
