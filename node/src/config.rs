@@ -43,9 +43,6 @@ pub struct NodeConfig {
     pub grpc: SocketAddr,
     /// UDP address of the QUIC endpoint; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The `mesh` binary that children run, where a node lives in another program; this program when absent.
-    #[serde(skip)]
-    pub program: Option<PathBuf>,
     /// Most compute threads of a stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<u32>,
@@ -78,6 +75,10 @@ pub struct NodeConfig {
     /// Native plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<PluginSetting>,
+    /// The `mesh` program that the node's children run; that of this process when absent. No setting: for tests, whose
+    /// process is another program.
+    #[serde(skip)]
+    pub program: Option<PathBuf>,
 }
 
 /// What the command line says.
@@ -172,7 +173,6 @@ impl Default for NodeConfig {
             http: loopback(9470),
             grpc: loopback(9471),
             listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
-            program: None,
             threads: None,
             memory: None,
             exact: true,
@@ -186,6 +186,7 @@ impl Default for NodeConfig {
             insecure: false,
             log: "info".to_owned(),
             plugins: Vec::new(),
+            program: None,
         }
     }
 }

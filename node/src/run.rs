@@ -15,7 +15,6 @@ use mesh_actors::{
     ports::telemetry::Telemetry,
     root::RootHandle,
 };
-use mesh_engine::LlamaVocabularyLoader;
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use mesh_links::{
     ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
@@ -44,6 +43,7 @@ use crate::{
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
+    text::ChildVocabularies,
 };
 
 /// Where a node listens, and who it is.
@@ -76,6 +76,8 @@ pub struct Node {
     http: TcpListener,
     grpc: TcpListener,
     end_node: CancellationToken,
+    /// What waits for children gives up.
+    draining: CancellationToken,
     /// Something failed that the node cannot do without.
     broken: CancellationToken,
 }
@@ -136,6 +138,7 @@ impl Node {
         let own = own_entry(&config, &host, &endpoint, &name);
 
         let end_node = CancellationToken::new();
+        let draining = CancellationToken::new();
         let broken = CancellationToken::new();
         let root = RootHandle::spawn(broken.clone()).await?;
         parts.root = Some(root.clone());
@@ -174,7 +177,10 @@ impl Node {
             gpu_layers: config.gpu_layers,
             exact: own.exact,
             loader: Arc::new(ProvingLoader::new(&data.file("proven.json"), child_program(&config)?)),
-            vocabularies: Arc::new(LlamaVocabularyLoader),
+            vocabularies: Arc::new(ChildVocabularies {
+                program: child_program(&config)?,
+                draining: draining.clone(),
+            }),
             store: store.clone(),
             links: Arc::new(peers.clone()),
             registry: registry.clone(),
@@ -274,6 +280,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            draining,
             broken,
         })
     }
@@ -315,6 +322,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            draining,
             broken,
             ..
         } = self;
@@ -338,6 +346,7 @@ impl Node {
             error = servers.failure() => Err(error),
         };
         tracing::info!("node stops");
+        draining.cancel();
         shutdown.cancel();
         servers.drained().await;
         owner.stop_all().await;
@@ -391,11 +400,10 @@ async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoin
     Ok(endpoint)
 }
 
-/// What children run: this program, unless it is another than `mesh`.
 fn child_program(config: &NodeConfig) -> Result<ChildProgram, NodeError> {
     match &config.program {
-        Some(program) => Ok(ChildProgram::at(program)),
-        None => ChildProgram::current().map_err(NodeError::file("find", "the program of this process")),
+        Some(path) => Ok(ChildProgram::at(path)),
+        None => ChildProgram::current().map_err(NodeError::file("find", "the program of this node")),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{ExitStatus, Stdio},
     time::Duration,
 };
 
@@ -18,6 +18,9 @@ use super::{ChildEnd, ChildLimits, frame, last_words::last_words};
 
 /// The rest of stderr of a child that has ended is in the pipe. Whoever else holds that pipe open is not waited for.
 const LAST_WORDS_LIMIT: Duration = Duration::from_secs(1);
+
+/// A child that has closed its output ends at once; one that has not by then is killed.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// What a child does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,20 +172,23 @@ impl ChildProcess {
         self.child.id()
     }
 
-    /// Waits for a child that is ending by itself.
+    /// Tells how a child ended that is ending by itself, as its output says.
     pub async fn wait(mut self) -> ChildEnd {
-        let status = self.child.wait().await.ok();
-        self.ended(status).await
+        match timeout(END_LIMIT, self.child.wait()).await {
+            Ok(status) => self.ended(status.ok()).await,
+            Err(_) => self.end().await,
+        }
     }
 
     /// Kills the child if it still runs, and tells how it ended.
     pub async fn end(mut self) -> ChildEnd {
         // It is gone already if it cannot be killed.
         let _ = self.child.start_kill();
-        self.wait().await
+        let status = self.child.wait().await.ok();
+        self.ended(status).await
     }
 
-    async fn ended(&mut self, status: Option<std::process::ExitStatus>) -> ChildEnd {
+    async fn ended(&mut self, status: Option<ExitStatus>) -> ChildEnd {
         let last_words = match self.last_words.take() {
             Some(words) => timeout(LAST_WORDS_LIMIT, words).await.ok().and_then(Result::ok),
             None => None,

@@ -19,3 +19,4 @@ mod serve;
 mod stage_death;
 mod strangers;
 mod telemetry;
+mod tokenizer;
