@@ -58,11 +58,15 @@ pub(crate) enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(commands::bench::BenchCommand),
+    /// What a node runs in child processes
+    #[command(subcommand, hide = true)]
+    Internal(commands::internal::InternalCommand),
 }
 
 impl Command {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         match self {
+            Self::Internal(_) => Err(Failure::failed("this command runs before the runtime starts")),
             Self::Demo(args) => commands::demo::run(args).await,
             Self::Node(command) => command.run().await,
             Self::Serve(args) => commands::serve::run(args).await,

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod events;
+pub(crate) mod internal;
 pub(crate) mod models;
 pub(crate) mod node;
 pub(crate) mod plugins;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use kind::KindView;
 
 use crate::{
-    output::{clock_time, milliseconds, some},
+    output::{self, clock_time, milliseconds, some},
     request_view::RequestView,
 };
 
@@ -112,11 +112,22 @@ impl NoticeView {
             Self::Event(event) => event.describe(),
             Self::Snapshot { node, requests, .. } => requests.iter().map(|request| open_line(node, request)).collect(),
             Self::Gap { node, to: 0, .. } => {
-                format!("-- node {node} was started again: what happened meanwhile is not known\n")
+                format!(
+                    "-- node {} was started again: what happened meanwhile is not known\n",
+                    output::name(node)
+                )
             }
-            Self::Gap { node, from, to, .. } => format!("-- gap: events {from} to {to} of node {node} are gone\n"),
+            Self::Gap { node, from, to, .. } => {
+                format!(
+                    "-- gap: events {from} to {to} of node {} are gone\n",
+                    output::name(node)
+                )
+            }
             Self::Lagged { node, dropped } => {
-                format!("-- lagged: {dropped} events of node {node} were not read in time\n")
+                format!(
+                    "-- lagged: {dropped} events of node {} were not read in time\n",
+                    output::name(node)
+                )
             }
             Self::Heartbeat { .. } => String::new(),
         }
@@ -137,6 +148,8 @@ fn open_line(node: &str, request: &RequestView) -> String {
 
 /// Columns that fit almost everything: nobody waits for the widest cell.
 fn line(time: &str, request: &str, node: &str, kind: &str, details: &str) -> String {
+    let (request, node) = (output::name(request), output::name(node));
+    let details = output::sentence(details);
     let line = format!("{time:<23}  {request:<36}  {node:<10}  {kind:<9}  {details}");
     format!("{}\n", line.trim_end())
 }

@@ -4,6 +4,8 @@ use std::{fmt, io, process::ExitCode};
 
 use mesh_proto::{ErrorCode, MeshError};
 
+use crate::output;
+
 /// The table of exit codes, for `mesh help` and the README.
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
@@ -64,7 +66,7 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         use io::Write as _;
         // Nothing is left to do if stderr is closed.
-        let _ = writeln!(io::stderr(), "mesh: {}", self.message);
+        let _ = writeln!(io::stderr(), "mesh: {}", output::harmless(&self.message));
         ExitCode::from(self.exit as u8)
     }
 }
@@ -77,7 +79,8 @@ impl fmt::Display for Failure {
 
 impl From<MeshError> for Failure {
     fn from(error: MeshError) -> Self {
-        Self::new(exit_of(error.code), error.message)
+        // It may quote a file or a peer.
+        Self::new(exit_of(error.code), output::sentence(&error.message))
     }
 }
 

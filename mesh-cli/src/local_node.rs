@@ -5,13 +5,18 @@ use std::path::Path;
 use mesh_gguf::{Architecture, Gguf, GgufError, ModelDescription};
 use mesh_node::{NodeConfig, NodeError, RunningNode};
 
-use crate::failure::{Exit, Failure};
+use crate::{
+    failure::{Exit, Failure},
+    output,
+};
 
 pub(crate) use mesh_node::{
     BUILT_IN, ConfigOverrides, Node,
+    child::ChildLimits,
     config::{FileDigest, PluginSetting, ProposalDeadline},
     default_data_dir, init_logging, llama_version, prepare_process,
     receipts::{self, ReceiptPolicy},
+    run_prove, run_text, terminal,
 };
 
 /// A model file as it is: described, and judged.
@@ -48,7 +53,7 @@ pub(crate) fn inspect(path: &Path) -> Result<InspectedModel, Failure> {
 }
 
 fn model_failure(error: GgufError) -> Failure {
-    Failure::new(Exit::ModelInvalid, error.to_string())
+    Failure::new(Exit::ModelInvalid, output::sentence(&error.to_string()))
 }
 
 impl From<NodeError> for Failure {

@@ -28,11 +28,17 @@ mod screen;
 mod signals;
 mod status_view;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
 
-use crate::{cli::Cli, failure::Failure};
+use crate::{
+    cli::{Cli, Command},
+    failure::Failure,
+};
+
+/// Work on blocking threads that nobody waits for any more (a file that is read or written) gets this long to end.
+const LAST_WORK_LIMIT: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     // Before any thread: it sets what llama.cpp reads from the environment once.
@@ -41,7 +47,14 @@ fn main() -> ExitCode {
 
     let matches = Cli::command().version(cli::version()).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    let result = runtime().and_then(|runtime| runtime.block_on(cli.command.run()));
+    if let Command::Internal(command) = &cli.command {
+        return command.run();
+    }
+    let result = runtime().and_then(|runtime| {
+        let result = runtime.block_on(cli.command.run());
+        runtime.shutdown_timeout(LAST_WORK_LIMIT);
+        result
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),

@@ -39,8 +39,11 @@ impl ModelView {
         let model = &self.description;
         let mut table = Table::new(&[]);
         let mut row = |name: &str, value: String| table.row([name.to_owned(), value]);
-        row("architecture", model.architecture.clone());
-        row("name", model.name.clone().unwrap_or_else(|| "-".to_owned()));
+        row("architecture", output::name(&model.architecture));
+        row(
+            "name",
+            model.name.as_deref().map_or_else(|| "-".to_owned(), output::name),
+        );
         row(
             "size",
             format!(
@@ -123,11 +126,12 @@ impl ModelView {
         let pre = tokenizer
             .pre
             .as_ref()
-            .map_or_else(String::new, |pre| format!(" ({pre})"));
+            .map_or_else(String::new, |pre| format!(" ({})", output::name(pre)));
         let template = yes_no(tokenizer.has_chat_template);
         format!(
             "{}{pre}, {} tokens, chat template: {template}",
-            tokenizer.model, tokenizer.tokens
+            output::name(&tokenizer.model),
+            tokenizer.tokens
         )
     }
 }
@@ -233,7 +237,7 @@ fn served_table(served: &[DeploymentView]) -> String {
             deployment.layers.to_string(),
             deployment.stages.len().to_string(),
             deployment.context.to_string(),
-            deployment.model.clone(),
+            output::name(&deployment.model),
         ]);
     }
     table.render(2)

@@ -5,7 +5,10 @@ use std::io::{self, ErrorKind, Write as _};
 use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    local_node::terminal::{self, LONGEST_NAME, LONGEST_TEXT},
+};
 
 /// Form of a listing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -29,7 +32,7 @@ impl OutputArgs {
     /// Prints `value` as JSON, or what `table` makes of it.
     pub(crate) fn print<T: Serialize>(self, value: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
         match self.output {
-            OutputFormat::Table => print(&table(value)),
+            OutputFormat::Table => print_lines(&table(value)).map(drop),
             OutputFormat::Json => {
                 let json = serde_json::to_string_pretty(value);
                 let json = json.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
@@ -56,6 +59,12 @@ pub(crate) fn print_while_read(text: &str) -> Result<bool, Failure> {
     }
 }
 
+/// Lines for people, which quote others: none of it reaches the terminal as a command. `false` if the reader has read
+/// enough.
+pub(crate) fn print_lines(text: &str) -> Result<bool, Failure> {
+    print_while_read(&terminal::lines(text))
+}
+
 /// One object on one line; `false` if the reader has read enough.
 pub(crate) fn print_json_line(value: &impl Serialize) -> Result<bool, Failure> {
     let json = serde_json::to_string(value);
@@ -63,24 +72,31 @@ pub(crate) fn print_json_line(value: &impl Serialize) -> Result<bool, Failure> {
     print_while_read(&(json + "\n"))
 }
 
-/// Text of others, without what would move the cursor or rename the window of a terminal.
+/// A text of others with its own lines, without what would move the cursor or rename the window of a terminal.
 pub(crate) fn harmless(text: &str) -> String {
-    let replace = |c: char| {
-        if c.is_control() && !matches!(c, '\n' | '\t') {
-            '\u{fffd}'
-        } else {
-            c
-        }
-    };
-    text.chars().map(replace).collect()
+    terminal::lines(text)
 }
 
-/// Writes a line to stderr. Nothing is lost but the note if stderr is closed.
+/// A name of others, on one line and short.
+pub(crate) fn name(text: &str) -> String {
+    terminal::one_line(text, LONGEST_NAME)
+}
+
+/// What others say, on one line.
+pub(crate) fn sentence(text: &str) -> String {
+    terminal::one_line(text, LONGEST_TEXT)
+}
+
+/// Writes a line to stderr, which may quote others. Nothing is lost but the note if stderr is closed.
 pub(crate) fn note(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    let _ = writeln!(io::stderr().lock(), "{}", sentence(text));
 }
 
-/// Columns of text, as wide as their widest cell.
+/// Spaces between two columns.
+const COLUMN_GAP: usize = 2;
+
+/// Columns of text, as wide as their widest cell. Cells hold one short line each, whatever is put into them; the last of a
+/// row may be a sentence, since it widens nothing.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -88,27 +104,44 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(header: &[&str]) -> Self {
-        Self {
-            rows: vec![header.iter().map(|&cell| cell.to_owned()).collect()],
-        }
+        let mut table = Self { rows: Vec::new() };
+        table.row(header.iter().map(|&cell| cell.to_owned()));
+        table
     }
 
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let cells: Vec<String> = cells.into_iter().collect();
+        let last = cells.len().saturating_sub(1);
+        let fit = |(index, cell): (usize, &String)| if index == last { sentence(cell) } else { name(cell) };
+        self.rows.push(cells.iter().enumerate().map(fit).collect());
+    }
+
+    /// A row of this program's own making, however long.
+    pub(crate) fn whole_row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
 
     /// One line per row, each indented by `indent` spaces.
     pub(crate) fn render(&self, indent: usize) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        // What a row ends with needs no room beside it.
         let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let cells = self
+                .rows
+                .iter()
+                .filter(|row| row.len() > column + 1)
+                .map(|row| &row[column]);
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}  "));
-            let line = " ".repeat(indent) + &cells.collect::<String>();
+            let mut line = " ".repeat(indent);
+            for (cell, width) in row.iter().zip(&widths) {
+                line.push_str(cell);
+                let padding = width.saturating_sub(cell.chars().count()) + COLUMN_GAP;
+                line.extend(std::iter::repeat_n(' ', padding));
+            }
             text.push_str(line.trim_end());
             text.push('\n');
         }
@@ -177,8 +210,23 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_sends_no_escape_sequences_to_the_terminal() {
-        assert_eq!(harmless("a\x1b[2Jb\n\tc\u{9b}"), "a\u{fffd}[2Jb\n\tc\u{fffd}");
+    fn a_cell_is_one_short_line_whatever_it_holds() {
+        let mut table = Table::new(&["NAME", "STATE", "WHY"]);
+        let long = "n".repeat(65_536);
+        table.row([
+            long.clone(),
+            "up".to_owned(),
+            "no\n\x1b[2Jmesh: done \u{202e}".to_owned(),
+        ]);
+        table.row(["b".to_owned(), "up".to_owned(), long]);
+        let text = table.render(0);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(
+            !text.contains(['\x1b', '\u{202e}']) && text.contains("no\\n\\u{1b}[2Jmesh: done"),
+            "{text}"
+        );
+        assert!(text.lines().all(|line| line.chars().count() < LONGEST_TEXT + 200));
+        assert!(text.contains("… (65536 characters)  up"), "{text}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use mesh_proto::v1;
 use serde::Serialize;
 
-use crate::output::{Table, harmless};
+use crate::output::{Table, harmless, name, sentence};
 
 /// As scripts and people read it.
 pub(crate) fn health_name(health: v1::PluginHealth) -> &'static str {
@@ -143,8 +143,8 @@ impl PluginView {
 
     /// As `mesh plugins show` prints it.
     pub(crate) fn describe(&self) -> String {
-        let mut text = format!("{}  {}\n", self.title(), self.health);
-        let mut fact = |name: &str, value: String| text.push_str(&format!("  {name:<17}  {value}\n"));
+        let mut text = format!("{}  {}\n", name(self.title()), self.health);
+        let mut fact = |name: &str, value: String| text.push_str(&format!("  {name:<17}  {}\n", sentence(&value)));
         if let Some(reason) = &self.reason {
             fact("reason", reason.clone());
         }

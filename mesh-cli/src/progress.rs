@@ -32,7 +32,7 @@ impl ServeDisplay {
         match self {
             Self::Bars(all, bars) => {
                 let bar = bars.entry(progress.stage).or_insert_with(|| new_bar(all));
-                bar.set_prefix(format!("stage {} on {}", progress.stage, progress.node));
+                bar.set_prefix(format!("stage {} on {}", progress.stage, output::name(&progress.node)));
                 bar.set_message(step_words(&progress.step));
                 bar.set_length(progress.total.max(1));
                 bar.set_position(progress.done);
@@ -78,6 +78,6 @@ fn step_words(step: &str) -> String {
         "transfer" => "sending its layers".to_owned(),
         "load" => "loading".to_owned(),
         "connect" => "connecting".to_owned(),
-        newer => newer.to_owned(),
+        newer => output::name(newer),
     }
 }

@@ -105,10 +105,7 @@ impl RequestView {
         row("deployment", self.deployment.clone());
         row("node", self.node.clone());
         row("session", self.session_id.clone().unwrap_or_default());
-        row(
-            "agent session",
-            output::harmless(&self.agent_session.clone().unwrap_or_default()),
-        );
+        row("agent session", self.agent_session.clone().unwrap_or_default());
         row("prompt", format!("{} tokens", self.prompt_tokens));
         row("generated", format!("{} tokens so far", self.completion_tokens));
         row("age", output::milliseconds(self.age_us));

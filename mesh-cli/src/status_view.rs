@@ -52,6 +52,10 @@ pub(crate) struct DeploymentView {
     pub(crate) layers: u32,
     /// Tokens per lane.
     pub(crate) context: u32,
+    /// Tokens that the model was trained with, as its file says.
+    pub(crate) trained_context: u32,
+    /// What keeps the context below that, unless the user did.
+    pub(crate) context_limit: Option<String>,
     pub(crate) exact: bool,
     pub(crate) chat_template: String,
     /// Name of the node that took `mesh serve`.
@@ -139,6 +143,8 @@ impl From<v1::Deployment> for DeploymentView {
             architecture: deployment.architecture,
             layers: deployment.layers,
             context: deployment.context,
+            trained_context: deployment.trained_context,
+            context_limit: output::some(deployment.context_limit),
             exact: deployment.exact,
             chat_template: deployment.chat_template,
             owner: deployment.owner,
@@ -186,25 +192,35 @@ impl DeploymentView {
     pub(crate) fn describe(&self) -> String {
         let lanes = &self.lanes;
         let mut text = format!(
-            "{}: {}, epoch {}, lanes {} of {} in use, {} waiting, context {}, exact {}\n  model {} ({}, {} layers), chat \
+            "{}: {}, epoch {}, lanes {} of {} in use, {} waiting, context {}; exact {}\n  model {} ({}, {} layers), chat \
              template {}\n",
-            self.name,
+            output::name(&self.name),
             self.phase,
             self.epoch,
             lanes.used,
             lanes.total,
             lanes.waiting,
-            self.context,
+            self.context_in_words(),
             yes_no(self.exact),
-            self.model,
-            self.architecture,
+            output::name(&self.model),
+            output::name(&self.architecture),
             self.layers,
-            self.chat_template,
+            output::name(&self.chat_template),
         );
         if let Some(reason) = &self.reason {
-            text += &format!("  not ready: {reason}\n");
+            text += &format!("  not ready: {}\n", output::sentence(reason));
         }
         text + &self.stages_table(2)
+    }
+
+    /// `8192`, or how it came to be less than the model was trained with: `8191 of 131072 trained: memory of a`.
+    pub(crate) fn context_in_words(&self) -> String {
+        let (context, trained) = (self.context, self.trained_context);
+        match &self.context_limit {
+            Some(limit) => format!("{context} of {trained} trained: {}", output::sentence(limit)),
+            None if context < trained => format!("{context} of {trained} trained"),
+            None => context.to_string(),
+        }
     }
 
     /// Who holds which layers.

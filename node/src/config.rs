@@ -75,6 +75,10 @@ pub struct NodeConfig {
     /// Native plugins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<PluginSetting>,
+    /// The `mesh` program that the node's children run; that of this process when absent. No setting: for tests, whose
+    /// process is another program.
+    #[serde(skip)]
+    pub program: Option<PathBuf>,
 }
 
 /// What the command line says.
@@ -182,6 +186,7 @@ impl Default for NodeConfig {
             insecure: false,
             log: "info".to_owned(),
             plugins: Vec::new(),
+            program: None,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! node.json      name and id: whose directory this is
 //! running.json   where the running node listens
 //! members.json   the mesh, as last known
+//! proven.json    which stage files were loaded before, by digest
 //! quic.port      UDP port of the QUIC endpoint, kept over restarts
 //! config.toml    settings, if the user wrote any
 //! models/        model parts, cut here or fetched

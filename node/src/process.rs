@@ -1,8 +1,18 @@
 //! What concerns the process as a whole.
 
-use std::io::IsTerminal;
+use std::{
+    fmt::{self, Debug},
+    io::IsTerminal,
+};
 
-use tracing_subscriber::EnvFilter;
+use tracing::field::Field;
+use tracing_subscriber::{
+    EnvFilter,
+    field::MakeExt as _,
+    fmt::format::{Writer, debug_fn},
+};
+
+use crate::terminal;
 
 /// Prepares the process for exact mode. Call it first in `main`, before any thread starts: llama.cpp reads its
 /// environment once.
@@ -24,9 +34,19 @@ pub fn init_logging(filter: &str) -> Result<(), crate::NodeError> {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .fmt_fields(debug_fn(write_field).delimited(" "))
         .with_writer(std::io::stderr);
     let _ = subscriber.with_ansi(colours).try_init();
     Ok(())
+}
+
+/// A field of a log line. What it quotes of files and peers stays on its line and sends nothing to the terminal.
+fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt::Result {
+    let text = terminal::one_line(&format!("{value:?}"), terminal::LONGEST_TEXT);
+    match field.name() {
+        "message" => write!(writer, "{text}"),
+        name => write!(writer, "{}={text}", name.strip_prefix("r#").unwrap_or(name)),
+    }
 }
 
 /// Version of the llama.cpp that is built in, by the crate that brings it.

@@ -15,7 +15,6 @@ use mesh_actors::{
     ports::telemetry::Telemetry,
     root::RootHandle,
 };
-use mesh_engine::{LlamaLoader, LlamaVocabularyLoader};
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use mesh_links::{
     ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
@@ -31,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     NodeConfig, NodeError,
     administration::MeshAdministration,
+    child::ChildProgram,
     data_dir::DataDir,
     enter::{enter_mesh, first_list},
     host_facts::{HostFacts, host_facts},
@@ -39,9 +39,11 @@ use crate::{
     members::MemberFile,
     parts::Parts,
     plugins::Plugins,
+    proving::ProvingLoader,
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
+    text::ChildVocabularies,
 };
 
 /// Where a node listens, and who it is.
@@ -74,6 +76,8 @@ pub struct Node {
     http: TcpListener,
     grpc: TcpListener,
     end_node: CancellationToken,
+    /// What waits for children gives up.
+    draining: CancellationToken,
     /// Something failed that the node cannot do without.
     broken: CancellationToken,
 }
@@ -134,6 +138,7 @@ impl Node {
         let own = own_entry(&config, &host, &endpoint, &name);
 
         let end_node = CancellationToken::new();
+        let draining = CancellationToken::new();
         let broken = CancellationToken::new();
         let root = RootHandle::spawn(broken.clone()).await?;
         parts.root = Some(root.clone());
@@ -171,8 +176,11 @@ impl Node {
             threads: config.threads.unwrap_or(host.cores),
             gpu_layers: config.gpu_layers,
             exact: own.exact,
-            loader: Arc::new(LlamaLoader),
-            vocabularies: Arc::new(LlamaVocabularyLoader),
+            loader: Arc::new(ProvingLoader::new(&data.file("proven.json"), child_program(&config)?)),
+            vocabularies: Arc::new(ChildVocabularies {
+                program: child_program(&config)?,
+                draining: draining.clone(),
+            }),
             store: store.clone(),
             links: Arc::new(peers.clone()),
             registry: registry.clone(),
@@ -272,6 +280,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            draining,
             broken,
         })
     }
@@ -313,6 +322,7 @@ impl Node {
             http,
             grpc,
             end_node,
+            draining,
             broken,
             ..
         } = self;
@@ -336,6 +346,7 @@ impl Node {
             error = servers.failure() => Err(error),
         };
         tracing::info!("node stops");
+        draining.cancel();
         shutdown.cancel();
         servers.drained().await;
         owner.stop_all().await;
@@ -387,6 +398,13 @@ async fn bind_endpoint(data: &DataDir, listen: SocketAddr) -> Result<NodeEndpoin
         data.keep_port(port)?;
     }
     Ok(endpoint)
+}
+
+fn child_program(config: &NodeConfig) -> Result<ChildProgram, NodeError> {
+    match &config.program {
+        Some(path) => Ok(ChildProgram::at(path)),
+        None => ChildProgram::current().map_err(NodeError::file("find", "the program of this node")),
+    }
 }
 
 async fn listen(what: &'static str, address: SocketAddr, flag: &'static str) -> Result<TcpListener, NodeError> {

@@ -18,7 +18,7 @@ use mesh_links::{FileSource, Peers};
 use mesh_proto::{ErrorCode, MeshError, NodeId, wire::Artifact};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{BUILT_IN, NodeError, built_in::built_in_file};
+use crate::{BUILT_IN, NodeError, built_in::built_in_file, terminal};
 
 /// Names of files that are being fetched.
 const FETCH_PREFIX: &str = "fetch-";
@@ -42,8 +42,13 @@ pub fn describe_model(model: &str) -> Result<ModelDescription, NodeError> {
     described.map_err(|error| NodeError::Mesh(invalid(error)))
 }
 
+/// Most characters of an error about a file, which may quote a key of 64 KiB: gRPC carries errors in headers, and escapes
+/// them there, up to twelve bytes for a character.
+const LONGEST_ERROR: usize = 1_000;
+
 fn invalid(error: GgufError) -> MeshError {
-    MeshError::new(ErrorCode::ModelInvalid, error.to_string()).with_param("model")
+    let message = terminal::one_line(&error.to_string(), LONGEST_ERROR);
+    MeshError::new(ErrorCode::ModelInvalid, message).with_param("model")
 }
 
 /// The store of one node.
@@ -265,7 +270,9 @@ impl FileSource for DiskStore {
 }
 
 fn facts(model: &str, description: ModelDescription, architecture: &Architecture) -> ModelFacts {
+    // It goes to every node, in each change of the deployment.
     let name = description.name.clone().unwrap_or_else(|| stem(model));
+    let name = terminal::one_line(&name, terminal::LONGEST_NAME);
     // The last stage of a tied model holds the embedding again.
     let output = if description.tied {
         description.token_embd_bytes
@@ -278,7 +285,11 @@ fn facts(model: &str, description: ModelDescription, architecture: &Architecture
         label: format!("{name} {}", description.quantization),
         stem: stem(model),
         layers: description.layers,
-        context: description.context_length,
+        context: architecture
+            .longest_context()
+            .map_or(description.context_length, |longest| {
+                longest.min(description.context_length)
+            }),
         n_embd: description.embedding_length,
         n_vocab: description.vocab_size,
         layer_bytes: description.layer_bytes,

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Ledger, Witness, api::Api};
+use crate::{Ledger, Witness, api::Api, processes::mesh_binary};
 
 /// Nodes named `a`, `b`, `c`, …; `a` is the first and admits the others.
 pub struct Cluster {
@@ -34,6 +34,7 @@ pub fn config(name: &str, data_dir: &std::path::Path) -> NodeConfig {
         grpc: any,
         listen: any,
         threads: Some(1),
+        program: Some(mesh_binary()),
         ..NodeConfig::default()
     }
 }

@@ -12,6 +12,7 @@ pub mod models;
 pub mod processes;
 pub mod text;
 pub mod until;
+pub mod weights;
 pub mod witness;
 
 pub use api::{Answer, Api, ChatCall};

@@ -431,6 +431,7 @@ impl State {
             model: self.facts.label.clone(),
             architecture: self.facts.architecture.clone(),
             layers: self.facts.layers,
+            trained_context: self.facts.context,
             exact: self.exact(),
             chat_template: head.chat_template,
             created: self.created,
@@ -438,6 +439,7 @@ impl State {
         };
         if let Some(Prepared { plan, files, .. }) = &self.prepared {
             deployment.context = plan.context;
+            deployment.context_limit = plan.context_limit.clone().unwrap_or_default();
             deployment.lanes = Some(v1::Lanes {
                 used: 0,
                 total: plan.lanes,

@@ -12,8 +12,8 @@ use mesh_proto::{
     v1::{Node, NodeState},
 };
 
-pub use context::cells_per_lane;
-use context::fit_context;
+pub use context::{LONGEST_DEFAULT, cells_per_lane};
+use context::{Shape, fit_context};
 
 use crate::ports::deployment::ModelFacts;
 
@@ -62,6 +62,8 @@ pub struct Plan {
     pub stages: Vec<PlannedStage>,
     /// Tokens per lane.
     pub context: u32,
+    /// What keeps the context below the trained one, unless the user did: such as `memory of a`.
+    pub context_limit: Option<String>,
     /// Lanes.
     pub lanes: u32,
     /// Exact mode is asked of the engines.
@@ -116,10 +118,16 @@ pub fn plan(model: &ModelFacts, nodes: &[Node], wishes: &Wishes) -> Result<Plan,
         let message = format!("a prefill chunk of {prefill_chunk} rows; use at most {FAST_CHUNK}");
         return Err(MeshError::invalid("prefill_chunk", message));
     }
-    let context = fit_context(model, &ranges, wishes.context, lanes)?;
+    // The engine makes its calls as long as the mode allows, whatever the chunk.
+    let shape = Shape {
+        lanes,
+        rows: default_chunk.max(lanes),
+    };
+    let fitted = fit_context(model, &ranges, wishes.context, shape)?;
     Ok(Plan {
         stages: with_threads(ranges),
-        context,
+        context: fitted.context,
+        context_limit: fitted.limit,
         lanes,
         exact,
         prefill_chunk,

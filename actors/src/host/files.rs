@@ -62,10 +62,7 @@ pub async fn obtain_files(
         });
     }
     let path = store.obtain(&wanted(&spec.vocabulary)?, source, progress).await?;
-    let loader = environment.vocabularies.clone();
-    let vocabulary = tokio::task::spawn_blocking(move || loader.load(&path))
-        .await
-        .map_err(|error| MeshError::internal(format!("loading the vocabulary failed: {error}")))??;
+    let vocabulary = environment.vocabularies.load(&path).await?;
     Ok(Files {
         stage,
         vocabulary: Some(vocabulary),

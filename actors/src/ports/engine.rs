@@ -23,6 +23,9 @@ pub trait EngineLoader: Send + Sync + 'static {
 pub struct StageLoad {
     /// Stage file: a small valid GGUF (DESIGN §1).
     pub path: PathBuf,
+    /// BLAKE3 of the file, hex: by it a node knows the files that it has loaded before. Empty for a file that it knows
+    /// nothing of.
+    pub digest: String,
     /// Layers of the source that it holds.
     pub layers: Range<u32>,
     /// Layers of the source.
@@ -33,8 +36,10 @@ pub struct StageLoad {
     pub context: u32,
     /// Compute threads.
     pub threads: u32,
-    /// Shape-independent arithmetic (DESIGN §1, exact mode).
+    /// Shape-independent arithmetic (exact mode).
     pub exact: bool,
+    /// What an earlier self-check of exact mode found for this file; a loader without it looks again.
+    pub exact_calls: Option<ExactCalls>,
     /// Layers to offload; `None` is all that the back end takes.
     pub gpu_layers: Option<u32>,
     /// Width of the model, checked against the file.

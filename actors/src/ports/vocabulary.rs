@@ -2,15 +2,22 @@
 
 use std::{path::Path, sync::Arc};
 
+use async_trait::async_trait;
 use mesh_proto::{MeshError, v1::ChatMessage};
 
-/// Opens vocabularies; may take half a second, so it is called on a blocking thread.
+/// Opens vocabularies.
+#[async_trait]
 pub trait VocabularyLoader: Send + Sync + 'static {
-    /// Loads the vocabulary file of a model.
-    fn load(&self, path: &Path) -> Result<Arc<dyn Vocabulary>, MeshError>;
+    /// Loads the vocabulary file of a model, and tries tokenizer and chat template once. Takes up to half a second;
+    /// dropping the future ends it.
+    async fn load(&self, path: &Path) -> Result<Arc<dyn Vocabulary>, MeshError>;
 }
 
-/// One model's tokenizer and chat template. Cheap to share; every method may block for as long as the text is long.
+/// One model's tokenizer and chat template. Cheap to share.
+///
+/// What is asked of text that a stranger wrote is a future: dropping it abandons the work. `context` is the most tokens
+/// that the caller can use: a text that must give more may be refused by its length, before it is tokenized.
+#[async_trait]
 pub trait Vocabulary: Send + Sync + 'static {
     /// Number of tokens.
     fn len(&self) -> usize;
@@ -22,10 +29,16 @@ pub trait Vocabulary: Send + Sync + 'static {
 
     /// Raw text to tokens, with special tokens parsed and BOS added where the model wants one and the text does not
     /// bring it.
-    fn tokenize_raw(&self, text: &str) -> Result<Vec<u32>, MeshError>;
+    ///
+    /// # Errors
+    ///
+    /// [`mesh_proto::ErrorCode::ContextLengthExceeded`] for a text that cannot fit,
+    /// [`mesh_proto::ErrorCode::InvalidRequest`] for one that the tokenizer cannot take.
+    async fn tokenize_raw(&self, text: String, context: u32) -> Result<Vec<u32>, MeshError>;
 
     /// A text as it stands: no BOS, nothing taken for a special token. `None` if the tokens do not give the text back;
-    /// a space that the tokenizer puts before it does not count.
+    /// a space that the tokenizer puts before it does not count. Blocks for as long as the text is long; not for threads
+    /// of the runtime.
     fn encode(&self, text: &str) -> Option<Vec<u32>>;
 
     /// Renders the chat template and tokenizes: specials of the template are control, the same spelling in chat
@@ -33,8 +46,8 @@ pub trait Vocabulary: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`mesh_proto::ErrorCode::TemplateError`] with the template's own words.
-    fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError>;
+    /// [`mesh_proto::ErrorCode::TemplateError`] with the template's own words, and as [`Self::tokenize_raw`].
+    async fn tokenize_chat(&self, messages: Vec<ChatMessage>, context: u32) -> Result<Vec<u32>, MeshError>;
 
     /// Appends the bytes of a token to `out`: control tokens give nothing. Bytes may end inside a UTF-8 character.
     fn piece(&self, token: u32, out: &mut Vec<u8>);

@@ -1,11 +1,12 @@
 //! The actor of a request: carries out what [`RequestMachine`] decides, and is the only source of its events.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::Ordering},
     time::{Instant, UNIX_EPOCH},
 };
 
+use futures::FutureExt as _;
 use mesh_proto::{
     ErrorCode, LaneId, MeshError, RequestId, SessionId,
     sampling::{default_sampling, validate_sampling},
@@ -105,8 +106,9 @@ pub async fn spawn_request(
         created: options.events.clock().at(arrived),
         clock: RequestClock::new(arrived),
         effects: Vec::new(),
-        watcher: None,
-        place: Arc::new(place),
+        context: options.context,
+        tasks: Vec::new(),
+        _place: place,
     };
     let (actor, _) = Actor::spawn_linked(None, RequestActor, state, head)
         .await
@@ -149,16 +151,17 @@ struct State {
     created: std::time::SystemTime,
     clock: RequestClock,
     effects: Vec<Effect>,
-    watcher: Option<Watcher>,
-    /// Shared with the blocking thread that tokenizes: a request that was cancelled meanwhile keeps its place until
-    /// that thread is free again.
-    place: Arc<OwnedSemaphorePermit>,
+    /// Most tokens of prompt and answer.
+    context: u32,
+    /// One waits for the reader to go, one has the prompt tokenized.
+    tasks: Vec<Task>,
+    _place: OwnedSemaphorePermit,
 }
 
-/// The task that waits for the reader to go; it ends with the actor, also when that panics.
-struct Watcher(AbortHandle);
+/// A task that ends with the actor, also when that panics.
+struct Task(AbortHandle);
 
-impl Drop for Watcher {
+impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -177,7 +180,7 @@ impl Actor for RequestActor {
             gone.cancelled().await;
             let _ = myself.cast(RequestMessage::Input(Input::Cancel));
         });
-        state.watcher = Some(Watcher(watching.abort_handle()));
+        state.tasks.push(Task(watching.abort_handle()));
         Ok(state)
     }
 
@@ -204,26 +207,28 @@ impl Actor for RequestActor {
     }
 
     async fn post_stop(&self, _: ActorRef<RequestMessage>, state: &mut State) -> Result<(), ActorProcessingErr> {
-        state.watcher = None;
+        state.tasks.clear();
         Ok(())
     }
 }
 
 impl State {
-    /// Template and tokenizer may take milliseconds for a long prompt: they run on a blocking thread, at most one for
-    /// each request that was let in.
-    fn prepare(&self, request: GenerateRequest, myself: ActorRef<RequestMessage>) {
-        let (vocabulary, place) = (self.vocabulary.clone(), self.place.clone());
-        tokio::task::spawn_blocking(move || {
-            let prepare = || check(&request).and_then(|()| tokenize(vocabulary.as_ref(), request));
-            let prepared = catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_else(|_| {
+    /// Template and tokenizer may take milliseconds for a long prompt. The work is abandoned with the request.
+    fn prepare(&mut self, request: GenerateRequest, myself: ActorRef<RequestMessage>) {
+        let (vocabulary, context) = (self.vocabulary.clone(), self.context);
+        let preparing = tokio::spawn(async move {
+            let prepare = async {
+                check(&request)?;
+                tokenize(vocabulary.as_ref(), request, context).await
+            };
+            let prepared = AssertUnwindSafe(prepare).catch_unwind().await.unwrap_or_else(|_| {
                 Err(MeshError::internal(
                     "the tokenizer panicked on this prompt; see the node's log",
                 ))
             });
             let _ = myself.cast(RequestMessage::Input(Input::Prepared(prepared)));
-            drop(place);
         });
+        self.tasks.push(Task(preparing.abort_handle()));
     }
 
     fn act(&mut self, myself: &ActorRef<RequestMessage>) {
@@ -388,10 +393,10 @@ fn check(request: &GenerateRequest) -> Result<(), MeshError> {
     request.sampling.as_ref().map_or(Ok(()), validate_sampling)
 }
 
-fn tokenize(vocabulary: &dyn Vocabulary, request: GenerateRequest) -> Result<Vec<u32>, MeshError> {
+async fn tokenize(vocabulary: &dyn Vocabulary, request: GenerateRequest, context: u32) -> Result<Vec<u32>, MeshError> {
     match request.prompt {
-        Some(Prompt::Chat(chat)) => vocabulary.tokenize_chat(&chat.messages),
-        Some(Prompt::Text(text)) => vocabulary.tokenize_raw(&text),
+        Some(Prompt::Chat(chat)) => vocabulary.tokenize_chat(chat.messages, context).await,
+        Some(Prompt::Text(text)) => vocabulary.tokenize_raw(text, context).await,
         Some(Prompt::Tokens(tokens)) => Ok(tokens.ids),
         None => Err(MeshError::invalid(
             "prompt",

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Path, sync::Arc};
 
+use async_trait::async_trait;
 use mesh_proto::{MeshError, v1::ChatMessage};
 
 use super::Gate;
@@ -42,7 +43,7 @@ impl ScriptedVocabulary {
         (vocabulary, gate)
     }
 
-    /// Calls `hook` with every text before it is tokenized, on the thread that does it.
+    /// Calls `hook` with every text before it is tokenized, on a thread of its own.
     #[must_use]
     pub fn on_tokenize(mut self, hook: impl Fn(&str) + Send + Sync + 'static) -> Self {
         self.on_tokenize = Some(Arc::new(hook));
@@ -62,28 +63,31 @@ impl ScriptedVocabulary {
     }
 }
 
+#[async_trait]
 impl Vocabulary for ScriptedVocabulary {
     fn len(&self) -> usize {
         BYTES_VOCABULARY as usize
     }
 
-    fn tokenize_raw(&self, text: &str) -> Result<Vec<u32>, MeshError> {
-        if let Some(hook) = &self.on_tokenize {
-            hook(text);
+    async fn tokenize_raw(&self, text: String, _: u32) -> Result<Vec<u32>, MeshError> {
+        let tokens = Self::tokens(&text);
+        if let Some(hook) = self.on_tokenize.clone() {
+            let hooked = tokio::task::spawn_blocking(move || hook(&text)).await;
+            assert!(hooked.is_ok(), "the hook panicked");
         }
-        Ok(Self::tokens(text))
+        Ok(tokens)
     }
 
     fn encode(&self, text: &str) -> Option<Vec<u32>> {
         Some(Self::tokens(text))
     }
 
-    fn tokenize_chat(&self, messages: &[ChatMessage]) -> Result<Vec<u32>, MeshError> {
+    async fn tokenize_chat(&self, messages: Vec<ChatMessage>, context: u32) -> Result<Vec<u32>, MeshError> {
         let lines: Vec<String> = messages
             .iter()
             .map(|message| format!("{}:{}\n", message.role, message.content))
             .collect();
-        self.tokenize_raw(&lines.concat())
+        self.tokenize_raw(lines.concat(), context).await
     }
 
     fn piece(&self, token: u32, out: &mut Vec<u8>) {
@@ -102,8 +106,9 @@ impl Vocabulary for ScriptedVocabulary {
     }
 }
 
+#[async_trait]
 impl VocabularyLoader for ScriptedVocabulary {
-    fn load(&self, _path: &Path) -> Result<Arc<dyn Vocabulary>, MeshError> {
+    async fn load(&self, _path: &Path) -> Result<Arc<dyn Vocabulary>, MeshError> {
         Ok(Arc::new(self.clone()))
     }
 }

@@ -168,7 +168,7 @@ impl EventsArgs {
 /// `false` if nobody reads any more.
 fn print(view: &NoticeView, output: OutputArgs) -> Result<bool, Failure> {
     match output.output {
-        OutputFormat::Table => output::print_while_read(&view.describe()),
+        OutputFormat::Table => output::print_lines(&view.describe()),
         OutputFormat::Json => output::print_json_line(view),
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct ServeArgs {
     /// auto, a number of stages, or NODE:START-END,…
     #[arg(long, default_value = "auto")]
     stages: String,
-    /// Tokens per lane [default: the trained length, or what memory allows]
+    /// Tokens per lane [default: the trained length, at most 131072, or what memory allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     context: Option<u32>,
     /// Requests that run at once [default: 4]
@@ -70,7 +70,12 @@ pub(crate) async fn run(args: ServeArgs) -> Result<(), Failure> {
         () = interrupts.next() => return Err(Failure::interrupted("the model is not served")),
     };
     args.output.print(&DeploymentView::from(deployment), |deployment| {
-        format!("{} is ready\n{}", deployment.name, deployment.stages_table(0))
+        format!(
+            "{} is ready, context {}\n{}",
+            output::name(&deployment.name),
+            deployment.context_in_words(),
+            deployment.stages_table(0)
+        )
     })
 }
 

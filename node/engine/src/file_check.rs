@@ -3,11 +3,12 @@
 
 use std::path::Path;
 
-use mesh_gguf::{Array, Gguf};
+use mesh_gguf::{Array, Gguf, check_stage};
 
 /// Reads the header of a stage file.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     let gguf = Gguf::open(path).map_err(|error| error.to_string())?;
+    check_stage(&gguf).map_err(|error| error.to_string())?;
     let architecture = gguf.architecture().map_err(|error| error.to_string())?;
     let window = gguf.get_u32(&format!("{architecture}.attention.sliding_window"));
     let pattern = gguf.get_array(&format!("{architecture}.attention.sliding_window_pattern"));

@@ -2,12 +2,11 @@
 
 use std::ops::ControlFlow;
 
-use mesh_actors::ports::engine::{EngineError, EngineLoader, ExactCalls, StageEngine, StageLoad};
+use mesh_actors::ports::engine::{EngineError, EngineLoader, StageEngine, StageLoad};
 
 use crate::{
     file_check,
     limits::{call_limits, cells_per_lane},
-    lone_rows,
     raw::{
         backend,
         context::{Context, ContextShape},
@@ -33,15 +32,10 @@ impl LlamaLoader {
         load: &StageLoad,
         progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
     ) -> Result<LlamaStage, EngineError> {
-        let mut stage = self.load_shaped(load, load.exact, progress)?;
+        let mut stage = self.load_unchecked(load, progress)?;
         if load.exact {
-            let found = backend::is_process_exact()
-                .then(|| self_check::find(&mut stage))
-                .flatten();
-            stage.keep_to(found.map(|found| ExactCalls {
-                lone: found.lone && !lone_rows::differ(&load.path, load.is_last()),
-                ..found
-            }));
+            let found = self_check::exact_calls(&mut stage, load);
+            stage.keep_to(found);
             if !stage.is_exact() {
                 tracing::warn!(path = %load.path.display(), prepared = backend::is_process_exact(), "stage is not exact");
             }
@@ -50,11 +44,10 @@ impl LlamaLoader {
         Ok(stage)
     }
 
-    /// Loads a stage, with keys and values of two types or of one.
-    pub(crate) fn load_shaped(
+    /// Loads a stage that has not computed anything yet.
+    pub(crate) fn load_unchecked(
         &self,
         load: &StageLoad,
-        mixed_kv: bool,
         progress: &mut dyn FnMut(f32) -> ControlFlow<()>,
     ) -> Result<LlamaStage, EngineError> {
         let shown = load.path.display().to_string();
@@ -82,7 +75,7 @@ impl LlamaLoader {
             outputs: u32::try_from(limits.outputs).unwrap_or(u32::MAX),
             threads: i32::try_from(load.threads).unwrap_or(i32::MAX),
             captures: !load.is_last(),
-            mixed_kv,
+            mixed_kv: load.exact,
         };
         log::clear();
         let context = Context::new(model, shape)

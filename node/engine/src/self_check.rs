@@ -6,9 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use mesh_actors::ports::engine::{EngineError, ExactCalls};
+use mesh_actors::ports::engine::{EngineError, ExactCalls, StageLoad};
 
-use crate::stage::{LlamaStage, ProbeInput};
+use crate::{
+    lone_rows,
+    raw::backend,
+    stage::{LlamaStage, ProbeInput},
+};
 
 /// Sizes of calls that are tried at the start of a lane, rows. Kernels treat blocks of 4, 8, 16, 32 and 64 rows apart.
 const SIZES: [u32; 6] = [2, 7, 1, 33, 60, 128];
@@ -35,52 +39,194 @@ const DEPTH: u32 = 384;
 /// Bits of rows, by their place behind the start.
 type Rows = BTreeMap<u32, Vec<u32>>;
 
-/// The widest calls that agree; nothing where not even two rows give what seven do. The lanes are cleared afterwards.
-pub(crate) fn find(stage: &mut LlamaStage) -> Option<ExactCalls> {
-    checked(stage, |stage| {
-        let mut found = ExactCalls {
-            rows: stage.call_rows(),
-            lone: true,
-        };
-        for (depth, sizes) in depths(stage) {
-            fill(stage, depth, found.rows)?;
+/// The calls that an exact stage keeps to: those that an earlier check of its file found, if they still agree, else
+/// those that are found now. Nothing where none do.
+pub(crate) fn exact_calls(stage: &mut LlamaStage, load: &StageLoad) -> Option<ExactCalls> {
+    let checked = match load.exact_calls {
+        Some(found) => confirm(stage, found),
+        None => find(stage, load, &mut || {}),
+    };
+    checked.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the self-check of exact mode failed");
+        None
+    })
+}
+
+/// The widest calls that agree; nothing where not even two rows give what seven do. `tick` is called after each call.
+/// The lanes are cleared afterwards.
+///
+/// # Errors
+///
+/// llama.cpp refuses a call.
+pub(crate) fn find(
+    stage: &mut LlamaStage,
+    load: &StageLoad,
+    tick: &mut dyn FnMut(),
+) -> Result<Option<ExactCalls>, EngineError> {
+    if !backend::is_process_exact() {
+        return Ok(None);
+    }
+    let widest = ExactCalls {
+        rows: stage.call_rows(),
+        lone: !lone_rows::differ(&load.path, load.is_last()),
+    };
+    let mut probe = Probe { stage, tick };
+    let found = probe.widest(widest);
+    probe.clear();
+    found
+}
+
+/// What an earlier check found, if a few rows still agree.
+fn confirm(stage: &mut LlamaStage, found: ExactCalls) -> Result<Option<ExactCalls>, EngineError> {
+    if !backend::is_process_exact() {
+        return Ok(None);
+    }
+    let mut probe = Probe {
+        stage,
+        tick: &mut || {},
+    };
+    let same = probe.still_agree(found);
+    probe.clear();
+    Ok(same?.then_some(found))
+}
+
+/// Computes a prompt of some rows, a single row, and rows of two lanes side by side, whatever comes out.
+///
+/// # Errors
+///
+/// llama.cpp refuses a call.
+pub(crate) fn compute(stage: &mut LlamaStage) -> Result<(), EngineError> {
+    let mut probe = Probe {
+        stage,
+        tick: &mut || {},
+    };
+    let rows = FEWEST.min(probe.stage.positions());
+    probe.call(&rows_of(0, 0..rows), &[0])?;
+    probe.side_by_side().map(drop)
+}
+
+/// A stage under check.
+struct Probe<'a> {
+    stage: &'a mut LlamaStage,
+    tick: &'a mut dyn FnMut(),
+}
+
+impl Probe<'_> {
+    fn widest(&mut self, mut found: ExactCalls) -> Result<Option<ExactCalls>, EngineError> {
+        for (depth, sizes) in depths(self.stage) {
+            self.fill(depth, found.rows)?;
             let mut known = Rows::new();
             for rows in sizes.iter().copied() {
-                if rows > found.rows || (rows == 1 && !found.lone) {
-                    continue;
-                }
-                if agrees_at(stage, depth, rows, &mut known)? {
+                if rows > found.rows || (rows == 1 && !found.lone) || self.agrees_at(depth, rows, &mut known)? {
                     continue;
                 }
                 match rows {
                     1 => found.lone = false,
-                    33.. => {
-                        found.rows = largest_below(rows);
-                        break;
-                    }
+                    33.. => found.rows = largest_below(rows),
                     _ => return Ok(None),
                 }
             }
-            if !threads_agree(stage, depth, found, &mut known)? {
+            if !self.threads_agree(depth, found, &mut known)? {
                 return Ok(None);
             }
         }
-        Ok(side_by_side(stage)?.then_some(found))
-    })
-}
-
-fn checked(
-    stage: &mut LlamaStage,
-    check: impl FnOnce(&mut LlamaStage) -> Result<Option<ExactCalls>, EngineError>,
-) -> Option<ExactCalls> {
-    let verdict = check(stage);
-    for lane in 0..stage.lane_count() {
-        stage.clear_cache(lane);
+        Ok(self.side_by_side()?.then_some(found))
     }
-    verdict.unwrap_or_else(|error| {
-        tracing::warn!(%error, "the self-check of exact mode failed");
-        None
-    })
+
+    fn still_agree(&mut self, found: ExactCalls) -> Result<bool, EngineError> {
+        let mut known = Rows::new();
+        for rows in [2, 7, 1] {
+            if (rows > 1 || found.lone) && !self.agrees_at(0, rows, &mut known)? {
+                return Ok(false);
+            }
+        }
+        self.side_by_side()
+    }
+
+    /// Computes rows `0..depth` of lane 0.
+    fn fill(&mut self, depth: u32, most: u32) -> Result<(), EngineError> {
+        self.stage.clear_cache(0);
+        let mut start = 0;
+        while start < depth {
+            let end = depth.min(start + most);
+            self.call(&rows_of(0, start..end), &[])?;
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Rows behind `depth` others in calls of `rows`, as many as seven rows need. Rows that other calls had must come out
+    /// as they did there.
+    fn agrees_at(&mut self, depth: u32, rows: u32, known: &mut Rows) -> Result<bool, EngineError> {
+        let mut same = true;
+        self.stage.trim_cache(0, depth)?;
+        for start in (0..FEWEST).step_by(rows as usize) {
+            let compared = COMPARED.into_iter().filter(|row| (start..start + rows).contains(row));
+            let compared: Vec<u32> = compared.collect();
+            let places: Vec<u32> = compared.iter().map(|row| row - start).collect();
+            let first = depth + start;
+            let bits = self.call(&rows_of(0, first..first + rows), &places)?;
+            for (row, bits) in compared.into_iter().zip(bits) {
+                same &= *known.entry(row).or_insert_with(|| bits.clone()) == bits;
+            }
+        }
+        tracing::debug!(depth, rows, same, "self-check");
+        Ok(same)
+    }
+
+    /// The same with one thread and with two: stages on other nodes have other numbers of them.
+    fn threads_agree(&mut self, depth: u32, found: ExactCalls, known: &mut Rows) -> Result<bool, EngineError> {
+        let own = self.stage.threads();
+        let mut same = true;
+        for threads in [1, 2].into_iter().filter(|threads| *threads < own) {
+            self.stage.set_threads(threads);
+            for rows in THREADED {
+                if rows <= found.rows && (rows > 1 || found.lone) {
+                    same &= self.agrees_at(depth, rows, known)?;
+                }
+            }
+        }
+        self.stage.set_threads(own);
+        Ok(same)
+    }
+
+    /// Rows of lanes 0 and 1, one each per call, are those of lane 0 alone.
+    fn side_by_side(&mut self) -> Result<bool, EngineError> {
+        if self.stage.lane_count() < 2 {
+            return Ok(true);
+        }
+        self.stage.clear_cache(0);
+        let alone = self.call(&rows_of(0, 0..3), &[0, 1, 2])?;
+        self.clear();
+        let mut same = true;
+        for (position, alone) in (0..).zip(&alone) {
+            let both = self.call(&[(0, position), (1, position)], &[0, 1])?;
+            same &= both.iter().all(|row| row == alone);
+        }
+        Ok(same)
+    }
+
+    fn clear(&mut self) {
+        for lane in 0..self.stage.lane_count() {
+            self.stage.clear_cache(lane);
+        }
+    }
+
+    /// Bits of the rows at `places` of a call.
+    fn call(&mut self, rows: &[(u32, u32)], places: &[u32]) -> Result<Vec<Vec<u32>>, EngineError> {
+        let (first, width, vocabulary) = (self.stage.is_first(), self.stage.n_embd(), self.stage.n_vocab());
+        let bits = self.stage.probe(rows, places, &|position| {
+            if first {
+                ProbeInput::Token(noise(u64::from(position)) % vocabulary)
+            } else {
+                let noise = (0..width as u64).map(|column| noise(u64::from(position) << 32 | column));
+                let values = noise.map(|value| AMPLITUDE * (f64::from(value) / f64::from(u32::MAX) - 0.5) as f32);
+                ProbeInput::Activation(values.collect())
+            }
+        });
+        (self.tick)();
+        bits
+    }
 }
 
 /// Where rows are compared, and in calls of which sizes: at the start, and behind [`DEPTH`] rows if a lane is that long.
@@ -95,91 +241,8 @@ fn largest_below(rows: u32) -> u32 {
     SIZES.into_iter().filter(|size| *size < rows).max().unwrap_or(2)
 }
 
-/// Computes rows `0..depth` of lane 0.
-fn fill(stage: &mut LlamaStage, depth: u32, most: u32) -> Result<(), EngineError> {
-    stage.clear_cache(0);
-    let mut start = 0;
-    while start < depth {
-        let end = depth.min(start + most);
-        call(stage, &rows_of(0, start..end), &[])?;
-        start = end;
-    }
-    Ok(())
-}
-
-/// Rows behind `depth` others in a call of `rows`; as many calls as seven rows need. Rows that other calls had must come
-/// out as they did there.
-fn agrees_at(stage: &mut LlamaStage, depth: u32, rows: u32, known: &mut Rows) -> Result<bool, EngineError> {
-    let mut same = true;
-    stage.trim_cache(0, depth)?;
-    for start in (0..FEWEST).step_by(rows as usize) {
-        let compared: Vec<u32> = COMPARED
-            .into_iter()
-            .filter(|row| (start..start + rows).contains(row))
-            .collect();
-        let places: Vec<u32> = compared.iter().map(|row| row - start).collect();
-        let first = depth + start;
-        let bits = call(stage, &rows_of(0, first..first + rows), &places)?;
-        for (row, bits) in compared.into_iter().zip(bits) {
-            same &= *known.entry(row).or_insert_with(|| bits.clone()) == bits;
-        }
-    }
-    tracing::debug!(depth, rows, same, "self-check");
-    Ok(same)
-}
-
-/// The same with one thread and with two: stages on other nodes have other numbers of them.
-fn threads_agree(stage: &mut LlamaStage, depth: u32, found: ExactCalls, known: &mut Rows) -> Result<bool, EngineError> {
-    let own = stage.threads();
-    let mut same = true;
-    for threads in [1, 2].into_iter().filter(|threads| *threads < own) {
-        stage.set_threads(threads);
-        for rows in THREADED {
-            if rows <= found.rows && (rows > 1 || found.lone) {
-                same &= agrees_at(stage, depth, rows, known)?;
-            }
-        }
-    }
-    stage.set_threads(own);
-    Ok(same)
-}
-
-/// Rows of lanes 0 and 1, one each per call, are those of lane 0 alone.
-fn side_by_side(stage: &mut LlamaStage) -> Result<bool, EngineError> {
-    if stage.lane_count() < 2 {
-        return Ok(true);
-    }
-    stage.clear_cache(0);
-    let alone = call(stage, &rows_of(0, 0..3), &[0, 1, 2])?;
-    stage.clear_cache(0);
-    stage.clear_cache(1);
-    let mut same = true;
-    for (position, alone) in (0..).zip(&alone) {
-        let both = call(stage, &[(0, position), (1, position)], &[0, 1])?;
-        same &= both.iter().all(|row| row == alone);
-    }
-    Ok(same)
-}
-
 fn rows_of(lane: u32, positions: std::ops::Range<u32>) -> Vec<(u32, u32)> {
     positions.map(|position| (lane, position)).collect()
-}
-
-/// Bits of the `wanted` rows of a call.
-fn call(stage: &mut LlamaStage, rows: &[(u32, u32)], wanted: &[u32]) -> Result<Vec<Vec<u32>>, EngineError> {
-    let (first, width, vocabulary) = (stage.is_first(), stage.n_embd(), stage.n_vocab());
-    stage.probe(rows, wanted, &|position| {
-        if first {
-            ProbeInput::Token(noise(u64::from(position)) % vocabulary)
-        } else {
-            let values = (0..width as u64).map(|column| f64::from(noise(u64::from(position) << 32 | column)));
-            ProbeInput::Activation(
-                values
-                    .map(|value| AMPLITUDE * (value / f64::from(u32::MAX) - 0.5) as f32)
-                    .collect(),
-            )
-        }
-    })
 }
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014), upper half.

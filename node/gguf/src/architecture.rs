@@ -5,9 +5,12 @@
 //! source with that question; what was found is noted at its rule. A file that meets a trap is refused by name, with
 //! the reason, before anything is loaded.
 
+mod hyper_parameters;
 mod refusals;
+mod roles;
 mod rules;
 mod table;
+mod tokenizer;
 mod traps;
 mod window;
 
@@ -16,6 +19,7 @@ use std::ops::Range;
 use crate::error::GgufError;
 use crate::gguf::Gguf;
 
+pub(crate) use hyper_parameters::MAX_WINDOW;
 pub use refusals::refusal_reason;
 pub use table::{SUPPORTED, SupportedArchitecture};
 pub(crate) use traps::UNUSED_GLOBAL;
@@ -79,6 +83,9 @@ pub fn support(gguf: &Gguf) -> Result<Architecture, GgufError> {
     traps::refuse_file_traps(gguf, layers)?;
     let shape = traps::check_tensors(gguf, row, layers)?;
     let rules = (row.rules)(gguf, layers)?;
+    let sizes = hyper_parameters::read(gguf, row, layers)?;
+    roles::check(gguf, &sizes, u64::from(shape.vocab_size))?;
+    tokenizer::check(gguf)?;
     Ok(Architecture {
         row,
         layers,
@@ -87,6 +94,35 @@ pub fn support(gguf: &Gguf) -> Result<Architecture, GgufError> {
         tied: shape.tied,
         rules,
     })
+}
+
+/// Judges a stage file, which may come from another node: everything that llama.cpp would end the process over and that
+/// the file's header shows.
+///
+/// # Errors
+/// As [`support`].
+pub fn check_stage(gguf: &Gguf) -> Result<(), GgufError> {
+    let name = gguf.architecture()?;
+    let row = SUPPORTED.iter().find(|row| row.name == name);
+    let row = row.ok_or_else(|| GgufError::Unsupported {
+        architecture: name.to_owned(),
+        reason: refusal_reason(name).to_owned(),
+    })?;
+    let layers = gguf.layers()?;
+    traps::refuse_file_traps(gguf, layers)?;
+    let shape = traps::check_tensors(gguf, row, layers)?;
+    (row.rules)(gguf, layers)?;
+    traps::check_vocab_size(gguf, shape.vocab_size)?;
+    let sizes = hyper_parameters::read(gguf, row, layers)?;
+    roles::check(gguf, &sizes, u64::from(shape.vocab_size))
+}
+
+/// Judges the tokenizer of a vocabulary file, which may come from another node, or of a whole model.
+///
+/// # Errors
+/// [`GgufError::MissingKey`] or [`GgufError::BadKey`].
+pub fn check_vocabulary(gguf: &Gguf) -> Result<(), GgufError> {
+    tokenizer::check(gguf)
 }
 
 impl Architecture {
@@ -118,6 +154,13 @@ impl Architecture {
     /// Whether the output matrix is the token embedding.
     pub fn tied(&self) -> bool {
         self.tied
+    }
+
+    /// Longest context that all stages of such a file can hold, positions; `None` if nothing but memory limits it. A
+    /// stage without any windowed layer has a window in name, [`MAX_WINDOW`] wide, which must hide nothing.
+    pub fn longest_context(&self) -> Option<u32> {
+        let window = self.rules.window.as_ref()?;
+        (window.unused == UnusedWindow::Widened).then_some(MAX_WINDOW)
     }
 
     pub(crate) fn output_required(&self) -> bool {

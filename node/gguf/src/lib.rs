@@ -38,7 +38,9 @@ mod verify;
 mod vocabulary;
 mod writer;
 
-pub use architecture::{Architecture, SUPPORTED, SupportedArchitecture, refusal_reason, support};
+pub use architecture::{
+    Architecture, SUPPORTED, SupportedArchitecture, check_stage, check_vocabulary, refusal_reason, support,
+};
 pub use array::{Array, StringArray};
 pub use artifact::remove_leftovers;
 pub use cut::{Progress, StageArtifact, StageCut};

@@ -62,6 +62,10 @@ const TYPES: [TensorType; 35] = [
     row(42, "Q2_0", 64, 18),
 ];
 
+/// Types that a file may hold and nothing is computed with: no entry of `type_traits_cpu` in `ggml-cpu.c` has a dot
+/// product for them, or no function dequantizes their rows.
+const STORAGE_ONLY: [&str; 7] = ["Q8_1", "Q8_K", "I8", "I16", "I32", "I64", "F64"];
+
 /// Types that older files may hold and that llama.cpp dropped.
 const REMOVED: [(u32, &str); 8] = [
     (4, "Q4_2"),
@@ -95,6 +99,11 @@ impl TensorType {
             .iter()
             .find(|(removed, _)| *removed == id)
             .map(|(_, name)| *name)
+    }
+
+    /// Whether matrices of this type can be multiplied and rows of it looked up.
+    pub fn is_computable(self) -> bool {
+        !STORAGE_ONLY.contains(&self.name)
     }
 
     /// The number written in files.

@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use mesh_gguf::Value;
 use mesh_tests::{ChatCall, Processes, processes::run};
+
+use crate::gguf_file::GgufFile;
 
 /// A command that must fail with these words.
 async fn refused(mesh: &Processes, arguments: &[&str], words: &[&str]) -> Result<()> {
@@ -119,6 +122,51 @@ async fn bad_models_and_stage_lists_are_refused_with_the_remedy_and_leave_nothin
         .chat(&ChatCall::greedy("psalm", "Recite John 11:35."))
         .await?;
     assert_eq!(answer.text, "Jesus wept.");
+    mesh.finish().await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_files_send_nothing_to_the_terminal_and_are_cut() -> Result<()> {
+    let files = tempfile::tempdir()?;
+    let named = |name: &str| -> Result<String> {
+        let mut file = GgufFile::read(mesh_node::built_in_model())?;
+        for (key, value) in &mut file.metadata {
+            if key == "general.name" {
+                *value = Value::string(name);
+            }
+        }
+        write(files.path(), "named.gguf", &file.bytes())
+    };
+    let hostile = "a\u{1b}[2J\u{1b}]0;owned\u{7}\nsupported      yes\r\u{202e}abc\u{9b}0m";
+    let mesh = Processes::start(1).await?;
+    for name in [hostile.to_owned(), "n".repeat(65_536)] {
+        let path = named(&name)?;
+        let serve = ["serve", &path, "--name", "named"];
+        for command in [
+            &["models", "inspect", &path][..],
+            &serve,
+            &["status"],
+            &["models", "list"],
+        ] {
+            let (code, out, err) = mesh.command(0, command).await?;
+            assert_eq!(code, 0, "{command:?}: {err}");
+            let bad = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+            assert!(!out.contains(bad) && !err.contains(bad), "{command:?}: {out:?} {err:?}");
+            assert!(
+                !out.lines().any(|line| line.starts_with("supported      yes\r")),
+                "{out}"
+            );
+            assert!(out.lines().all(|line| line.chars().count() < 1_000), "{command:?}");
+        }
+        let (_, json, _) = mesh
+            .command(0, &["models", "inspect", &path, "--output", "json"])
+            .await?;
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json)?["name"], name);
+        let (code, _, err) = mesh.command(0, &["stop", "named"]).await?;
+        assert_eq!(code, 0, "{err}");
+    }
+    let log = std::fs::read_to_string(mesh.data_dir(0).join("log"))?;
+    assert!(!log.contains(['\u{1b}', '\u{202e}', '\u{7}']), "{log:?}");
     mesh.finish().await.map(drop)
 }
 

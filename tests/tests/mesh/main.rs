@@ -3,9 +3,13 @@
 
 mod bad_input;
 mod cancel;
+#[cfg(target_os = "linux")]
+mod claims;
 mod exact;
+mod gguf_file;
 mod join;
 mod lifecycle;
+mod mutants;
 mod one_name;
 mod openai_client;
 mod plugins;
@@ -15,3 +19,4 @@ mod serve;
 mod stage_death;
 mod strangers;
 mod telemetry;
+mod tokenizer;

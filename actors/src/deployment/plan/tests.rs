@@ -173,6 +173,6 @@ proptest! {
             end = range.end;
         }
         prop_assert_eq!(end, layers);
-        let _ = fit_context(&facts, &ranges, 0, 256);
+        let _ = fit_context(&facts, &ranges, 0, Shape { lanes: 256, rows: FAST_CHUNK });
     }
 }

@@ -50,7 +50,7 @@ pub(super) fn run(args: ExportArgs) -> Result<(), Failure> {
     }
     export(&data_dir, args.since, |line| match args.output.output {
         OutputFormat::Json => output::print_while_read(&format!("{}\n", line.text)),
-        OutputFormat::Table => output::print_while_read(&describe(&line)),
+        OutputFormat::Table => output::print_lines(&describe(&line)),
     })
 }
 
@@ -68,11 +68,11 @@ fn describe_receipt(seq: &str, receipt: &ReceiptView) -> String {
     row([
         seq,
         &output::clock_time(&receipt.ended),
-        &receipt.request_id,
-        &receipt.deployment,
+        &output::name(&receipt.request_id),
+        &output::name(&receipt.deployment),
         &receipt.prompt_tokens.to_string(),
         &receipt.completion_tokens.to_string(),
-        receipt.end(),
+        &output::sentence(receipt.end()),
     ])
 }
 

@@ -10,7 +10,7 @@ use crate::{
     client::{Client, ConnectArgs},
     failure::{Exit, Failure},
     local_node::receipts::ReceiptView,
-    output::{self, OutputArgs, Table, milliseconds},
+    output::{OutputArgs, Table, milliseconds},
     request_view::RequestView,
 };
 
@@ -144,24 +144,21 @@ fn describe_receipt(receipt: &ReceiptView) -> String {
     row("deployment", receipt.deployment.clone());
     row("node", receipt.node.clone());
     row("session", receipt.session_id.clone());
-    row(
-        "agent session",
-        output::harmless(&receipt.agent_session.clone().unwrap_or_default()),
-    );
+    row("agent session", receipt.agent_session.clone().unwrap_or_default());
     row("model", receipt.model_id.clone());
     row(
         "prompt",
         format!("{} tokens, digest {}", receipt.prompt_tokens, receipt.prompt_digest),
     );
     row("generated", format!("{} tokens", receipt.completion_tokens));
-    row(
-        "token ids",
-        receipt
-            .token_ids
-            .as_ref()
-            .map(|ids| format!("{ids:?}"))
-            .unwrap_or_default(),
-    );
+    if let Some(ids) = &receipt.token_ids {
+        table.whole_row(["token ids".to_owned(), format!("{ids:?}")]);
+    }
+    let mut row = |name: &str, value: String| {
+        if !value.is_empty() {
+            table.row([name.to_owned(), value]);
+        }
+    };
     row("seed", receipt.seed.to_string());
     row("arrived", receipt.arrived.clone());
     row("ended", receipt.ended.clone());

@@ -159,7 +159,7 @@ impl Watch {
     fn draw(&mut self, view: &WatchView) -> Result<bool, Failure> {
         match (&mut self.screen, self.format) {
             (Some(screen), _) => screen.draw(&view.describe()),
-            (None, OutputFormat::Table) => output::print_while_read(&(view.describe() + "\n")),
+            (None, OutputFormat::Table) => output::print_lines(&(view.describe() + "\n")),
             (None, OutputFormat::Json) => output::print_json_line(view),
         }
     }
@@ -169,13 +169,16 @@ impl WatchView {
     fn describe(&self) -> String {
         let mut text = self.status.describe() + "\n";
         for (name, rate) in self.tokens_per_second.iter().flatten() {
-            text += &format!("{name}: {rate:.1} tokens/s\n");
+            text += &format!("{}: {rate:.1} tokens/s\n", output::name(name));
         }
         if self.tokens_per_second.is_none() {
             text += "the node tells no events (--no-events), so rates are not known\n";
         }
         if !self.requests.missing.is_empty() {
-            text += &format!("no answer from {}\n", self.requests.missing.join(", "));
+            text += &format!(
+                "no answer from {}\n",
+                output::sentence(&self.requests.missing.join(", "))
+            );
         }
         if !self.requests.requests.is_empty() {
             text += &format!("\n{}", requests_table(&self.requests.requests));

@@ -1,6 +1,5 @@
 //! The built-in model's answers, as its README gives them.
 
-use mesh_actors::ports::vocabulary::Vocabulary;
 use mesh_engine::LlamaVocabularyLoader;
 use mesh_proto::{sampling::greedy_sampling, v1::ChatMessage};
 
@@ -31,7 +30,7 @@ fn the_built_in_model_recites_what_its_readme_says() {
             content: question.clone(),
             name: None,
         };
-        let prompt = vocabulary.tokenize_chat(&[message]).unwrap();
+        let prompt = vocabulary.tokenize_chat(&[message], 511).unwrap();
         chain.open(0, session, &greedy_sampling());
         let mut token = chain.step(0, session, 0, &prompt);
         let mut bytes = Vec::new();

@@ -34,12 +34,14 @@ pub fn cut(model: &Path, cuts: &[u32], directory: &Path) -> Vec<StageLoad> {
             let artifact = plan.write(directory, &mut |_| ControlFlow::Continue(())).unwrap();
             StageLoad {
                 path: artifact.path,
+                digest: artifact.manifest.blake3,
                 layers,
                 total_layers: architecture.layers(),
                 lanes: 1,
                 context: 256,
                 threads: 1,
                 exact: true,
+                exact_calls: None,
                 gpu_layers: None,
                 n_embd: architecture.embedding_length(),
                 n_vocab: architecture.vocab_size(),

@@ -317,3 +317,101 @@ fn no_template_at_all_falls_back_by_name() {
     assert_eq!(plain.name(), "plain (fallback: the model brings no chat template)");
     assert_eq!(plain.render(&messages).unwrap(), "system: s\nuser: hi\nassistant:");
 }
+
+/// What costs too much time, memory or depth, as expressions; each alone could take a process down.
+const COSTLY: [&str; 15] = [
+    "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}",
+    "{{ '%999999999999d'|format(1) }}",
+    "{{ '%.999999999999f'|format(1.5) }}",
+    "{{ 'a\nb'|indent(999999999999) }}",
+    "{{ [1, [2]]|tojson(indent=999999999999) }}",
+    "{{ [1]|tojson(indent=65) }}",
+    "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+    "{% set ns = namespace(s='x') %}{% for a in range(64) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s|length }}",
+    "{{ 'x' * 1000000000000 }}",
+    "{{ [1] * 1000000000000 }}",
+    "{% set ns = namespace(l=[1]) %}{% for a in range(64) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+    "{% set ns = namespace(l=[1]) %}{% for a in range(64) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
+    "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}",
+    "{{ ('x' * 10000000).replace('', 'y' * 10000000) }}",
+    "{% for a in range(100000) %}{{ 'x' * 100 }}{% endfor %}",
+];
+
+#[test]
+fn a_template_that_costs_too_much_falls_back_by_name() {
+    for source in COSTLY {
+        let template = template(source);
+        println!("{}", template.name());
+        assert!(
+            template
+                .name()
+                .starts_with("plain (fallback: the model's does not work: "),
+            "{source}"
+        );
+    }
+}
+
+#[test]
+fn a_conversation_that_costs_too_much_is_a_template_error_that_says_so() {
+    for source in COSTLY {
+        let source = format!("{{% if messages[0].content == 'go' %}}{source}{{% endif %}}");
+        let template = template(&source);
+        assert_eq!(template.name(), "model", "{source}");
+        let error = template.render(&[message("user", "go")]).unwrap_err();
+        println!("{error}");
+        assert_eq!(error.code, ErrorCode::TemplateError, "{source}");
+        assert!(error.message.ends_with("; change its messages"), "{error}");
+        assert_eq!(template.render(&[message("user", "stay")]).unwrap(), "");
+    }
+}
+
+/// A source as long as it may be of an expression as deep as that allows, or one that is longer.
+#[test]
+fn expressions_of_any_depth_compile_or_fall_back() {
+    let chain = |part: &str, terms: usize| format!("{{{{ 1{} }}}}", part.repeat(terms));
+    let nested =
+        |open: &str, close: &str, depth: usize| format!("{{{{ {}1{} }}}}", open.repeat(depth), close.repeat(depth));
+    for source in [
+        chain("+1", 200_000),
+        chain("+1", 100_000),
+        chain("~1", 100_000),
+        chain(" and 1", 40_000),
+        chain("|abs", 60_000),
+        chain(".a", 100_000),
+        chain("[0]", 80_000),
+        chain(" if 1 else 1", 20_000),
+        nested("(", ")", 100_000),
+        nested("[", "]", 100_000),
+        nested("{1:", "}", 60_000),
+        nested("-", "", 200_000),
+        nested("not ", "", 60_000),
+        "{% if 1 %}".repeat(25_000) + &"{% endif %}".repeat(25_000),
+        "{% if 1 %}{% elif 1 %}".to_owned() + &"{% elif 1 %}".repeat(20_000) + "{% endif %}",
+    ] {
+        let template = template(&source);
+        let start: String = source.chars().take(24).collect();
+        println!("{start}… of {} bytes: {}", source.len(), template.name());
+        assert!(template.render(&[message("user", "hi")]).is_ok() || template.name() == "model");
+    }
+}
+
+#[test]
+fn a_template_s_own_words_are_passed_on_up_to_a_length() {
+    let error = template("{% if messages[0].content == 'go' %}{{ raise_exception('x' * 1000000) }}{% endif %}")
+        .render(&[message("user", "go")])
+        .unwrap_err();
+    assert_eq!(error.message.len(), 1000);
+}
+
+#[test]
+fn the_longest_conversation_renders() {
+    let content = "word ".repeat(1 << 20);
+    assert_eq!(
+        render(MISTRAL_STYLE, &[message("user", &content)]).len(),
+        content.len() + "<s>[INST] [/INST]".len()
+    );
+    let messages: Vec<ChatMessage> = (0..20_000)
+        .map(|index| message(["user", "assistant"][index % 2], "a short message"))
+        .collect();
+    assert!(render(QWEN_3_STYLE, &messages).len() > 20_000 * 20);
+}

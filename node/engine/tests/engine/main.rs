@@ -11,6 +11,7 @@ mod limits;
 #[cfg(target_os = "linux")]
 mod memory;
 mod models;
+mod pre_tokenizers;
 mod reference;
 mod split_equals_whole;
 mod vocabulary;

@@ -198,6 +198,18 @@ fn check_names(gguf: &Gguf, layers: u32) -> Result<(), GgufError> {
     }
 }
 
+/// Without tokens, the loader makes as many as the key says, before it compares them with any tensor.
+pub(super) fn check_vocab_size(gguf: &Gguf, rows: u32) -> Result<(), GgufError> {
+    let key = format!("{}.vocab_size", gguf.architecture()?);
+    match gguf.get(&key) {
+        Some(value) if value.as_u64() != Some(u64::from(rows)) => Err(gguf.bad_key(
+            &key,
+            format!("differs from the {rows} rows of token_embd.weight: cut the stage again"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 fn vocab_size(gguf: &Gguf, embedding: &TensorInfo, embedding_length: u32) -> Result<u32, GgufError> {
     let rows = match embedding.dims[..] {
         [row, rows] if row == u64::from(embedding_length) => u32::try_from(rows).ok(),

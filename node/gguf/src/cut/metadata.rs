@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::pieces::STUB_VOCAB;
-use crate::architecture::{Architecture, UnusedWindow, Window};
+use crate::architecture::{Architecture, MAX_WINDOW, UnusedWindow, Window};
 use crate::array::{Array, StringArray};
 use crate::error::GgufError;
 use crate::gguf::Gguf;
@@ -15,13 +15,6 @@ const LEADING_COUNTS: [&str; 1] = ["leading_dense_block_count"];
 
 /// Keys whose arrays are not per layer, whatever their length.
 const NOT_PER_LAYER: [&str; 2] = ["rope.dimension_sections", "classifier.output_labels"];
-
-/// A window that hides nothing, positions: longer than any context in use. llama.cpp reserves four bytes for each of them
-/// in every call, so it is not simply the largest number.
-const WIDE_WINDOW: u32 = 1 << 20;
-
-/// The widest, for models trained with more than [`WIDE_WINDOW`]: llama.cpp adds to it as a signed number.
-const MAX_WINDOW: u32 = 1 << 30;
 
 const EXTRA_NAMES: &str = "general.tensor_extra.name";
 const EXTRA_VALUES: &str = "general.tensor_extra.prec_a4";
@@ -59,7 +52,7 @@ pub(super) fn stage_metadata(
     // The loader sizes the vocabulary from the key, and knows no tokens.
     set(&mut stage, "tokenizer.ggml.model", Value::string("none"));
     if let Some(window) = architecture.window() {
-        write_window(gguf, &mut stage, &prefix, window, range);
+        write_window(&mut stage, &prefix, window, range);
     }
     extra_precisions(gguf, &mut stage, range)?;
     Ok(stage)
@@ -92,7 +85,7 @@ fn arch_value(suffix: &str, value: &Value, layers: u32, range: &Range<u32>) -> V
 }
 
 /// Writes out which layers use the sliding window. If none does, the window goes, or hides nothing.
-fn write_window(gguf: &Gguf, stage: &mut Vec<(String, Value)>, prefix: &str, window: &Window, range: &Range<u32>) {
+fn write_window(stage: &mut Vec<(String, Value)>, prefix: &str, window: &Window, range: &Range<u32>) {
     let (size, pattern) = (
         format!("{prefix}attention.sliding_window"),
         format!("{prefix}attention.sliding_window_pattern"),
@@ -105,11 +98,8 @@ fn write_window(gguf: &Gguf, stage: &mut Vec<(String, Value)>, prefix: &str, win
     match window.unused {
         UnusedWindow::LeftOut => stage.retain(|(key, _)| *key != size && *key != pattern),
         UnusedWindow::Widened => {
-            let trained = gguf.arch_value("context_length").and_then(Value::as_u64).unwrap_or(0);
-            let wide = u32::try_from(trained)
-                .unwrap_or(MAX_WINDOW)
-                .clamp(WIDE_WINDOW, MAX_WINDOW);
-            set(stage, &size, Value::U32(wide));
+            // Longer than any context of such a model: see `Architecture::longest_context`.
+            set(stage, &size, Value::U32(MAX_WINDOW));
             set(stage, &pattern, Value::Array(Array::Bool(vec![true; local.len()])));
             // The loader then takes the base of the other layers.
             stage.retain(|(key, _)| key.strip_prefix(prefix) != Some("rope.freq_base_swa"));

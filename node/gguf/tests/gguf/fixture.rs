@@ -12,6 +12,9 @@ use mesh_gguf::{
 /// The built-in model.
 pub const BUILT_IN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../models/psalm-2m-q8_0.gguf");
 
+/// Architectures that are nothing without experts.
+const WITH_EXPERTS: [&str; 4] = ["gpt-oss", "llama4", "qwen2moe", "qwen3moe"];
+
 /// A model to be written.
 #[derive(Clone)]
 pub struct Model {
@@ -39,7 +42,15 @@ impl Model {
         model.arch("attention.head_count", Value::U32(4));
         model.arch("attention.head_count_kv", Value::U32(2));
         model.arch("attention.key_length", Value::U32(16));
+        model.arch("attention.layer_norm_rms_epsilon", Value::F32(1e-5));
+        model.arch("attention.layer_norm_epsilon", Value::F32(1e-5));
+        if WITH_EXPERTS.contains(&architecture) {
+            model.arch("expert_count", Value::U32(16));
+            model.arch("expert_used_count", Value::U32(2));
+        }
         model.set("tokenizer.ggml.model", Value::string("gpt2"));
+        let merges = ["t 1", "t1 2"].into_iter().collect();
+        model.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
         let tokens = (0..vocab).map(|id| format!("t{id}").into_bytes()).collect();
         model.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
         model.set("tokenizer.ggml.eos_token_id", Value::U32(3));
@@ -55,8 +66,8 @@ impl Model {
                 &[embedding, embedding],
                 TensorType::Q4_0,
             );
-            // 5 floats: padding after it.
-            model.tensor(&format!("blk.{layer}.attn_q.bias"), &[5], TensorType::F32);
+            // 4 floats: padding after it.
+            model.tensor(&format!("blk.{layer}.attn_sinks.weight"), &[4], TensorType::F32);
         }
         model
     }

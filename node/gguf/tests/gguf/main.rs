@@ -9,6 +9,7 @@ mod describing;
 mod durability;
 mod fixture;
 mod fuzzing;
+mod hostile;
 mod malformed;
 mod splits;
 mod vocabulary;

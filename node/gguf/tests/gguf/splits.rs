@@ -64,8 +64,8 @@ fn a_split_source_gives_the_same_stages_as_a_single_file() {
         assert_eq!(read(&from_parts), read(&from_single));
     }
     assert_eq!(
-        content(&parts, "blk.3.attn_q.bias"),
-        content(&single, "blk.3.attn_q.bias")
+        content(&parts, "blk.3.attn_sinks.weight"),
+        content(&single, "blk.3.attn_sinks.weight")
     );
 }
 
