@@ -1,12 +1,12 @@
 //! Entering a mesh: the ticket's, the one known from before, or a new one of this node alone.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use mesh_actors::{
-    membership::{MemberStore, MembershipHandle, spawn_membership},
+    membership::{Known, MemberStore, MembershipHandle, Revoked, spawn_membership},
     root::RootHandle,
 };
-use mesh_links::{NodeEndpoint, Ticket, join};
+use mesh_links::{ClientKey, NodeEndpoint, Ticket, join};
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{Node as Member, NodeState},
@@ -30,9 +30,10 @@ pub(crate) async fn enter_mesh(
     own: Member,
     ticket: Option<Ticket>,
     file: &Arc<MemberFile>,
+    key: &ClientKey,
 ) -> Result<(MembershipHandle, Option<NodeId>), NodeError> {
     let known = file.load()?;
-    let known_issuer = known.iter().find(|node| node.issuer).map(|node| node.id.clone());
+    let known_issuer = known.nodes.iter().find(|node| node.issuer).map(|node| node.id.clone());
     let Some(ticket) = ticket else {
         let issuer = known_issuer.filter(|id| *id != own.id);
         let own = Member {
@@ -55,17 +56,50 @@ pub(crate) async fn enter_mesh(
         return Err(MeshError::new(ErrorCode::Conflict, message).into());
     }
     let issuer = ticket.issuer;
-    let list = join(endpoint, &ticket, own.clone()).await?;
-    if known.is_empty() {
+    let list = join(endpoint, &ticket, own.clone(), key).await?;
+    if known.nodes.is_empty() {
         parts.joined = Some(Joined {
             endpoint: endpoint.clone(),
             ticket,
             members: file.clone(),
         });
     }
-    file.save(&list.nodes)?;
-    let membership = spawn_membership(own, list.nodes, file.clone(), root).await?;
+    let joined = Known {
+        nodes: list.nodes,
+        revoked: Revoked {
+            nodes: list.removed.iter().filter_map(|id| id.parse().ok()).collect(),
+            ..known.revoked
+        },
+    };
+    file.save(&joined.nodes, &joined.revoked)?;
+    let membership = spawn_membership(own, joined, file.clone(), root).await?;
     Ok((membership, Some(issuer)))
+}
+
+/// Refuses to start when another process is alive that uses the key of this node, as far as others know: its data
+/// directory may be a copy. The issuer knows of its members, and they of the issuer.
+pub(crate) async fn claim_key(
+    endpoint: &NodeEndpoint,
+    own: &Member,
+    ticket: Option<&Ticket>,
+    file: &MemberFile,
+) -> Result<(), NodeError> {
+    let known = file.load()?.nodes;
+    let issuer = known.iter().find(|node| node.issuer && node.id != own.id);
+    let asked: Vec<(NodeId, Vec<SocketAddr>)> = match (ticket, issuer) {
+        (Some(ticket), _) => vec![(ticket.issuer, ticket.addresses.clone())],
+        (None, Some(issuer)) => reachable(issuer).into_iter().collect(),
+        (None, None) => {
+            let others = known.iter().filter(|node| node.id != own.id);
+            others.filter_map(reachable).collect()
+        }
+    };
+    Ok(mesh_links::claim_key(endpoint, own, &asked).await?)
+}
+
+fn reachable(node: &Member) -> Option<(NodeId, Vec<SocketAddr>)> {
+    let addresses = node.addresses.iter().filter_map(|address| address.parse().ok());
+    Some((node.id.parse().ok()?, addresses.collect()))
 }
 
 /// Waits until a node that joined has its first member list from the issuer.

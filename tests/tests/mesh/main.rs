@@ -3,9 +3,12 @@
 
 mod bad_input;
 mod cancel;
+mod client_key;
 mod exact;
+mod floods;
 mod join;
 mod lifecycle;
+mod membership;
 mod one_name;
 mod openai_client;
 mod plugins;
