@@ -195,10 +195,11 @@ impl MemberMachine {
 
     /// Another process tried to use the key of a member, or of this node. `other` says where that is.
     pub fn key_in_use(&mut self, id: NodeId, other: &str) {
+        let place: String = other.chars().filter(|c| !c.is_control()).take(MAX_PLACE).collect();
         if let Some(node) = self.nodes.get_mut(&id)
-            && node.key_in_use_by != other
+            && node.key_in_use_by != place
         {
-            node.key_in_use_by = other.chars().take(MAX_PLACE).collect();
+            node.key_in_use_by = place;
             self.version += 1;
         }
     }

@@ -9,13 +9,19 @@ use std::{
     time::Duration,
 };
 
-use iroh::endpoint::{Connection, VarInt, WeakConnectionHandle};
+use iroh::{
+    TransportAddr,
+    endpoint::{Connection, Path, VarInt, WeakConnectionHandle},
+};
 use mesh_proto::{NodeId, v1::Node};
 use tokio::time::timeout;
 
 /// How long a node that ran before may take to show that it still does, which costs it no more than a round trip. A
 /// node that was killed and started again waits for this.
 const ALIVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Longest id of a machine that is shown: twice that of this release.
+const MACHINE: usize = 32;
 
 /// The lives that this node knows of. Cheap to clone.
 #[derive(Debug, Clone, Default)]
@@ -65,11 +71,18 @@ pub fn place(node: &Node, connection: &Connection) -> String {
         .iter()
         .find(|path| path.is_selected())
         .or_else(|| paths.iter().next());
-    let address = path.map_or_else(
-        || "an unknown address".to_owned(),
-        |path| path.remote_addr().to_string(),
-    );
-    format!("{address} (machine {}, run {})", node.host_id, node.run)
+    let address = match path.as_ref().map(Path::remote_addr) {
+        Some(TransportAddr::Ip(address)) => address.to_string(),
+        _ => "an unknown address".to_owned(),
+    };
+    // The peer says it of itself: nothing of it but a short id goes into logs and onto terminals.
+    let machine: String = node
+        .host_id
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(MACHINE)
+        .collect();
+    format!("{address} (machine {machine}, run {})", node.run)
 }
 
 /// The other end acknowledges an empty stream, or does not.
