@@ -33,7 +33,7 @@ use crate::{
     NodeConfig, NodeError,
     administration::MeshAdministration,
     data_dir::DataDir,
-    enter::{claim_key, enter_mesh, first_list},
+    enter::{Entrance, first_list},
     host_facts::{HostFacts, host_facts},
     inference::MeshInference,
     lifecycle::MeshLifecycles,
@@ -142,11 +142,14 @@ impl Node {
         let root = RootHandle::spawn(broken.clone()).await?;
         parts.root = Some(root.clone());
         let member_file = Arc::new(MemberFile::new(data.file("members.json")));
-        if !data.is_new() {
-            claim_key(&endpoint, &own, ticket.as_ref(), &member_file).await?;
-        }
-        let entered = enter_mesh(parts, &endpoint, &root, own.clone(), ticket, &member_file, &key);
-        let (membership, issuer) = entered.await?;
+        let entrance = Entrance {
+            endpoint: &endpoint,
+            root: &root,
+            file: &member_file,
+            key: &key,
+            is_new: data.is_new(),
+        };
+        let (membership, issuer) = entrance.enter(parts, own.clone(), ticket).await?;
         let own = Member {
             issuer: issuer.is_none(),
             ..own
