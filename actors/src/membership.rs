@@ -1,7 +1,7 @@
 //! Who is in the mesh. The issuer of tickets keeps the list and pushes it; the others hold a copy.
 //!
 //! ```text
-//! links (join, watch streams) ── admit, up, down, leave ──▶ MembershipActor ──▶ watch channel ──▶ planner, status,
+//! links (join, watch streams) ── admit, up, down, leave, remove ▶ MembershipActor ──▶ watch channel ──▶ planner, status,
 //! issuer's push on a member ──── replace ──────────────────▶      │                              admission of peers
 //!                                                                 └── MemberStore (survives a restart)
 //! ```
@@ -10,6 +10,8 @@
 
 mod actor;
 pub mod machine;
+mod revoked;
 
-pub use actor::{MemberStore, MembershipHandle, spawn_membership};
+pub use actor::{Known, MemberStore, MembershipHandle, spawn_membership};
 pub use machine::Incarnation;
+pub use revoked::{MAX_REMOVED, Revoked};

@@ -33,6 +33,8 @@ pub(crate) struct NodeView {
     pub(crate) memory_bytes: u64,
     pub(crate) exact: bool,
     pub(crate) version: String,
+    /// Where another process tried to use the node's key.
+    pub(crate) key_in_use_by: Option<String>,
 }
 
 /// One model that is served, or about to be.
@@ -114,6 +116,7 @@ impl From<v1::Node> for NodeView {
             memory_bytes: node.memory_bytes,
             exact: node.exact,
             version: node.version,
+            key_in_use_by: Some(node.key_in_use_by).filter(|place| !place.is_empty()),
         }
     }
 }
@@ -184,7 +187,16 @@ pub(crate) fn nodes_table(nodes: &[NodeView]) -> String {
             node.addresses.first().cloned().unwrap_or_default(),
         ]);
     }
-    table.render(0)
+    let mut text = table.render(0);
+    for node in nodes {
+        if let Some(place) = &node.key_in_use_by {
+            text += &format!(
+                "the key of node {} was used by another process, at {place}\n",
+                node.name
+            );
+        }
+    }
+    text
 }
 
 impl DeploymentView {
@@ -311,6 +323,20 @@ mod tests {
         assert_eq!(
             (&deployment["lanes"]["used"], &deployment["lanes"]["total"]),
             (&1.into(), &4.into())
+        );
+    }
+
+    #[test]
+    fn a_key_that_is_used_twice_is_told_below_the_nodes() {
+        let node = v1::Node {
+            name: "b".to_owned(),
+            key_in_use_by: "10.0.0.9:4 (machine 12, run 3)".to_owned(),
+            ..v1::Node::default()
+        };
+        let text = nodes_table(&[NodeView::from(node)]);
+        assert!(
+            text.contains("key of node b was used by another process, at 10.0.0.9:4"),
+            "{text}"
         );
     }
 

@@ -63,7 +63,9 @@ impl Administration for MeshAdministration {
             let message = format!("tickets of this mesh come from node {issuer}; run `mesh node ticket` there");
             return Err(MeshError::new(ErrorCode::Conflict, message));
         }
-        let ticket = self.tickets.issue(self.endpoint.id(), self.endpoint.addresses())?;
+        let revoked = self.membership.revoked().borrow().tickets_until;
+        let addresses = self.endpoint.addresses();
+        let ticket = self.tickets.issue(self.endpoint.id(), addresses, revoked)?;
         Ok(CreateTicketResponse {
             expires: ticket.expires(),
             ticket: ticket.to_string(),
@@ -78,23 +80,23 @@ impl Administration for MeshAdministration {
         Ok(self.plugins.status())
     }
 
-    async fn leave(&self) -> Result<(), MeshError> {
-        match self.issuer {
-            Some(issuer) => self.peers.leave(issuer).await?,
-            None => {
-                let others = self.membership.nodes().borrow().len() - 1;
-                if others > 0 {
-                    let message = format!(
-                        "this node admits others, and {others} depend on it; let them leave first, or just stop it"
-                    );
-                    return Err(MeshError::new(ErrorCode::Conflict, message));
-                }
-            }
+    async fn leave(&self, force: bool) -> Result<(), MeshError> {
+        match (self.tell_of_leaving().await, force) {
+            (Ok(()), _) => {}
+            (Err(error), false) => return Err(error),
+            (Err(error), true) => tracing::warn!(%error, "leaves all the same"),
         }
         self.member_file.remove()?;
         tracing::info!("left the mesh");
         self.end_node.cancel();
         Ok(())
+    }
+
+    async fn remove_node(&self, name: &str) -> Result<(), MeshError> {
+        match self.issuer {
+            Some(issuer) => self.peers.remove_node(issuer, name).await,
+            None => self.membership.remove(name).await.map(drop),
+        }
     }
 
     async fn serve(&self, request: ServeRequest) -> Result<ServeStream, MeshError> {
@@ -121,6 +123,30 @@ impl Administration for MeshAdministration {
 }
 
 impl MeshAdministration {
+    /// The issuer hears that this node leaves. The issuer itself has nobody to tell, and others must not depend on it.
+    async fn tell_of_leaving(&self) -> Result<(), MeshError> {
+        let Some(issuer) = self.issuer else {
+            let others = self.membership.nodes().borrow().len() - 1;
+            if others == 0 {
+                return Ok(());
+            }
+            let message = format!(
+                "this node admits others, and {others} more would stay behind: they serve on among themselves, but \
+                 nobody can join them any more or be removed; let them leave first, stop this node for a while with \
+                 SIGTERM, or leave with --force"
+            );
+            return Err(MeshError::new(ErrorCode::Conflict, message));
+        };
+        self.peers.leave(issuer).await.map_err(|error| {
+            let message = format!(
+                "the node that admits others does not hear that this one leaves: {}; try again, or leave with --force, \
+                 and take this node out there with `mesh node remove {}`",
+                error.message, self.name
+            );
+            MeshError { message, ..error }
+        })
+    }
+
     async fn with_lanes(&self, route: DeploymentRoute) -> Deployment {
         let mut deployment = route.deployment.unwrap_or_default();
         let Ok(head) = route.head.parse::<NodeId>() else {

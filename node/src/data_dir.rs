@@ -8,6 +8,7 @@
 //! running.json   where the running node listens
 //! members.json   the mesh, as last known
 //! proven.json    which stage files were loaded before, by digest
+//! revoked.json   nodes that were removed, and the tickets that ended with them
 //! quic.port      UDP port of the QUIC endpoint, kept over restarts
 //! config.toml    settings, if the user wrote any
 //! models/        model parts, cut here or fetched
@@ -195,6 +196,11 @@ impl DataDir {
         })
     }
 
+    /// No node has started here before: nobody else has its key.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
     /// The directory's node has this name and id from now on; a directory of another node is refused.
     pub fn claim(&self, name: Option<&str>, id: &str, fallback: &str) -> Result<String, NodeError> {
         let file = self.path.join("node.json");
@@ -244,6 +250,7 @@ impl DataDir {
                 "admin.token",
                 "running.json",
                 "members.json",
+                "revoked.json",
                 "quic.port",
                 "receipts/head.json",
                 "lock",

@@ -78,7 +78,7 @@ impl MeshLifecycles {
         let subscription = self.events.subscribe(request)?;
         let next = |mut subscription: Subscription| async {
             let message = subscription.next_message().await?;
-            Some((message, subscription))
+            Some((Ok(message), subscription))
         };
         Ok(stream::unfold(subscription, next).boxed())
     }
@@ -134,13 +134,17 @@ impl MeshLifecycles {
             .iter()
             .map(|(node, name)| ask(*node).map(move |answer| (answer, name.as_str())))
             .collect();
-        let mut silent = Vec::new();
+        let (mut silent, mut refused) = (Vec::new(), None);
         while let Some((answer, name)) = answers.next().await {
             match answer {
                 Ok(found) => return Ok(found),
                 Err(error) if error.code == ErrorCode::NotFound => {}
+                Err(error) if error.code == ErrorCode::PermissionDenied => refused = Some(error),
                 Err(_) => silent.push(name),
             }
+        }
+        if let Some(error) = refused {
+            return Err(error);
         }
         let mut message = format!("request {id} is not known; receipts are kept for the last 1,024 requests of a node");
         if !silent.is_empty() {
@@ -170,6 +174,8 @@ impl Lifecycles for MeshLifecycles {
             for (answer, (_, name)) in answers.into_iter().zip(others) {
                 match answer {
                     Ok(more) => requests.extend(more),
+                    // Not silence: this node has not the mesh's key.
+                    Err(error) if error.code == ErrorCode::PermissionDenied => return Err(error),
                     Err(_) => missing.push(name),
                 }
             }
@@ -207,15 +213,15 @@ impl Lifecycles for MeshLifecycles {
 /// This node's subscription and those of all others.
 struct Merged {
     local: Subscription,
-    remote: mpsc::Receiver<SubscribeResponse>,
+    remote: mpsc::Receiver<Result<SubscribeResponse, MeshError>>,
     _followers: JoinSet<()>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Merged {
-    async fn next(&mut self) -> Option<SubscribeResponse> {
+    async fn next(&mut self) -> Option<Result<SubscribeResponse, MeshError>> {
         tokio::select! {
-            own = self.local.next_message() => own,
+            own = self.local.next_message() => own.map(Ok),
             Some(other) = self.remote.recv() => Some(other),
         }
     }
@@ -227,7 +233,7 @@ async fn follow_members(
     mut members: watch::Receiver<Vec<Node>>,
     own: NodeId,
     request: SubscribeRequest,
-    notices: mpsc::Sender<SubscribeResponse>,
+    notices: mpsc::Sender<Result<SubscribeResponse, MeshError>>,
 ) {
     let mut followed: HashMap<NodeId, AbortHandle> = HashMap::new();
     let mut followers = JoinSet::new();

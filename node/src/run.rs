@@ -12,12 +12,13 @@ use mesh_actors::{
     directory::Directory,
     events::{EndObserver, EventBus},
     host::{HostEnvironment, StageRegistry},
+    membership::MembershipHandle,
     ports::telemetry::Telemetry,
     root::RootHandle,
 };
 use mesh_gateway::{Gateway, GatewayOptions, Secret};
 use mesh_links::{
-    ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
+    ClientKey, ControlServices, Followers, LinkOptions, MeshHosts, NodeEndpoint, Peers, Server, Ticket, TicketIssuer,
 };
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
@@ -32,7 +33,7 @@ use crate::{
     administration::MeshAdministration,
     child::ChildProgram,
     data_dir::DataDir,
-    enter::{enter_mesh, first_list},
+    enter::{Entrance, first_list},
     host_facts::{HostFacts, host_facts},
     inference::MeshInference,
     lifecycle::MeshLifecycles,
@@ -67,6 +68,7 @@ pub struct Node {
     parts: Parts,
     endpoint: NodeEndpoint,
     tickets: TicketIssuer,
+    membership: MembershipHandle,
     issuer: Option<NodeId>,
     owner: Owner,
     expelled: watch::Receiver<Option<MeshError>>,
@@ -135,7 +137,9 @@ impl Node {
         let host = host_facts();
         let id = endpoint.id();
         let name = data.claim(config.name.as_deref(), &id.to_string(), &host.hostname)?;
-        let own = own_entry(&config, &host, &endpoint, &name);
+        let run = run_number();
+        let own = own_entry(&config, &host, &endpoint, &name, run);
+        let key = ClientKey::new(config.api_key.as_ref().map(|key| key.0.as_str()));
 
         let end_node = CancellationToken::new();
         let draining = CancellationToken::new();
@@ -143,7 +147,14 @@ impl Node {
         let root = RootHandle::spawn(broken.clone()).await?;
         parts.root = Some(root.clone());
         let member_file = Arc::new(MemberFile::new(data.file("members.json")));
-        let (membership, issuer) = enter_mesh(parts, &endpoint, &root, own.clone(), ticket, &member_file).await?;
+        let entrance = Entrance {
+            endpoint: &endpoint,
+            root: &root,
+            file: &member_file,
+            key: &key,
+            is_new: data.is_new(),
+        };
+        let (membership, issuer) = entrance.enter(parts, own.clone(), ticket).await?;
         let own = Member {
             issuer: issuer.is_none(),
             ..own
@@ -151,14 +162,14 @@ impl Node {
 
         let directory = Directory::default();
         let registry = Arc::new(StageRegistry::default());
-        let peers = Peers::new(endpoint.clone(), membership.nodes());
+        let peers = Peers::new(endpoint.clone(), membership.nodes(), key);
         let store = Arc::new(DiskStore::open(config.models_dir(), peers.clone())?);
         let telemetry = NodeTelemetry::start(id, &name);
         let recorder = telemetry.recorder();
         parts.receipts = ReceiptSink::start(sink_options(&config, &data, &name))?;
         let mut observers: Vec<Arc<dyn EndObserver>> = vec![recorder.clone()];
         observers.extend(parts.receipts.iter().map(ReceiptSink::observer));
-        let events = EventBus::new(&name, run_number(), config.event_options(), observers);
+        let events = EventBus::new(&name, run, config.event_options(), observers);
         let measured: Arc<dyn Telemetry> = recorder.clone();
         let plugins = Plugins::load(&config.plugins, &measured, &events, &root).await?;
         parts.plugins = plugins.clone();
@@ -211,6 +222,7 @@ impl Node {
             events: events.clone(),
             files: store,
             tickets: tickets.clone(),
+            peers: peers.clone(),
         });
         parts.server = Some(Server::start(endpoint.clone(), services));
         let (followers, expelled) = Followers::start(
@@ -243,7 +255,7 @@ impl Node {
             inference: inference.clone(),
             endpoint: endpoint.clone(),
             tickets: tickets.clone(),
-            membership,
+            membership: membership.clone(),
             member_file,
             directory,
             owner: owner.clone(),
@@ -272,6 +284,7 @@ impl Node {
             parts: parts.run(),
             endpoint,
             tickets,
+            membership,
             issuer,
             owner,
             expelled,
@@ -300,10 +313,11 @@ impl Node {
             let message = "tickets of this mesh come from the node that started it; run `mesh node ticket` there";
             return Err(MeshError::new(ErrorCode::Conflict, message).into());
         }
-        Ok(self
+        let revoked = self.membership.revoked().borrow().tickets_until;
+        let ticket = self
             .tickets
-            .issue(self.endpoint.id(), self.endpoint.addresses())?
-            .to_string())
+            .issue(self.endpoint.id(), self.endpoint.addresses(), revoked)?;
+        Ok(ticket.to_string())
     }
 
     /// Serves until `stop` resolves, the node leaves its mesh, or something fails that it cannot do without; then
@@ -420,7 +434,7 @@ fn address(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, name: &str) -> Member {
+fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, name: &str, run: u64) -> Member {
     Member {
         id: endpoint.id().to_string(),
         name: name.to_owned(),
@@ -433,6 +447,8 @@ fn own_entry(config: &NodeConfig, host: &HostFacts, endpoint: &NodeEndpoint, nam
         memory_bytes: config.memory.unwrap_or(host.memory),
         exact: config.exact && mesh_engine::is_process_exact(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
+        run,
+        key_in_use_by: String::new(),
     }
 }
 
@@ -498,7 +514,7 @@ mod tests {
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let endpoint = NodeEndpoint::bind(&LinkOptions { secret, listen }).await.unwrap();
         let ticket = TicketIssuer::new(&secret)
-            .issue(endpoint.id(), endpoint.addresses())
+            .issue(endpoint.id(), endpoint.addresses(), 0)
             .unwrap();
         (endpoint, ticket.to_string())
     }

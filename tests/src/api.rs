@@ -191,11 +191,21 @@ impl Api {
         Ok(answer)
     }
 
-    async fn channel(&self) -> Result<Channel> {
+    /// A gRPC connection to it.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer.
+    pub async fn channel(&self) -> Result<Channel> {
         Ok(Channel::from_shared(self.grpc.clone())?.connect().await?)
     }
 
-    fn authorized<T>(&self, message: T) -> Result<Request<T>> {
+    /// With the node's administration token.
+    ///
+    /// # Errors
+    ///
+    /// The token has characters that cannot be sent.
+    pub fn authorized<T>(&self, message: T) -> Result<Request<T>> {
         let mut request = Request::new(message);
         let value: MetadataValue<_> = format!("Bearer {}", self.token).parse()?;
         request.metadata_mut().insert("authorization", value);
@@ -291,7 +301,8 @@ impl Api {
     /// Status.
     pub async fn status(&self) -> Result<GetStatusResponse> {
         let mut client = NodeServiceClient::new(self.channel().await?);
-        Ok(client.get_status(GetStatusRequest {}).await?.into_inner())
+        let request = self.authorized(GetStatusRequest {})?;
+        Ok(client.get_status(request).await?.into_inner())
     }
 
     /// A deployment as this node sees it.

@@ -95,6 +95,7 @@ pub(super) async fn spawn_deployment(
         tasks: JoinSet::new(),
         retry: RETRY_FIRST,
         served: false,
+        missing: None,
     };
     let (actor, _) = Actor::spawn_linked(None, DeploymentActor, state, root.cell())
         .await
@@ -117,6 +118,11 @@ pub(super) enum Message {
         event: HostEvent,
     },
     GiveUp,
+    /// Nodes of the plan are no members any more.
+    Missing {
+        epoch: u64,
+        nodes: String,
+    },
     Rearrange,
 }
 
@@ -140,6 +146,8 @@ struct State {
     retry: Duration,
     /// It was ready once: a loss is no longer an answer to `serve`.
     served: bool,
+    /// Nodes of the plan that are no members any more: the stages cannot be arranged again.
+    missing: Option<String>,
 }
 
 struct DeploymentActor;
@@ -197,7 +205,11 @@ impl Actor for DeploymentActor {
             Message::HostSaid { epoch, stage, event } if epoch == state.epoch => {
                 state.host_said(stage, event, &mut effects);
             }
-            Message::HostOpened { .. } | Message::HostSaid { .. } => {}
+            Message::Missing { epoch, nodes } if epoch == state.epoch => {
+                state.missing = Some(nodes);
+                state.set_route(state.describe());
+            }
+            Message::HostOpened { .. } | Message::HostSaid { .. } | Message::Missing { .. } => {}
             Message::GiveUp => state.give_up(),
             Message::Rearrange => state.arrange(&myself),
         }
@@ -248,6 +260,7 @@ impl State {
         // What has ended, out of the set: it would keep them for ever.
         while self.tasks.try_join_next().is_some() {}
         self.epoch = listing.next_epoch();
+        self.missing = None;
         let stages = prepared.plan.stages.len();
         self.machine = EpochMachine::new(stages as u32);
         self.hosts = vec![None; stages];
@@ -416,7 +429,7 @@ impl State {
     fn describe(&self) -> v1::Deployment {
         let (phase, reason) = match self.machine.phase() {
             Phase::Ready => (DeploymentPhase::Ready, String::new()),
-            Phase::Over(error) => (DeploymentPhase::Lost, error.message.clone()),
+            Phase::Over(error) => (DeploymentPhase::Lost, self.why_lost(error)),
             Phase::Loading | Phase::Connecting | Phase::Activating => (DeploymentPhase::Preparing, String::new()),
         };
         let loaded = self.machine.loaded();
@@ -463,28 +476,78 @@ impl State {
         deployment
     }
 
-    /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew.
+    fn why_lost(&self, error: &MeshError) -> String {
+        let Some(missing) = &self.missing else {
+            return error.message.clone();
+        };
+        format!(
+            "{missing}, which it needs, left the mesh or was removed; stop it with `mesh stop {}` and serve it again",
+            self.name
+        )
+    }
+
+    /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew. A node that is no member any
+    /// more may never come back: that is told.
     fn rearrange_later(&mut self, myself: &ActorRef<Message>) {
         let Some(prepared) = self.prepared.as_ref().filter(|_| self.served) else {
             return;
         };
-        let needed: Vec<String> = prepared.plan.stages.iter().map(|stage| stage.node.id.clone()).collect();
+        let stages = prepared.plan.stages.iter();
+        let needed: Vec<(String, String)> = stages
+            .map(|stage| (stage.node.id.clone(), stage.node.name.clone()))
+            .collect();
+        let epoch = self.epoch;
         let mut members = self.environment.members.clone();
         let pause = self.retry;
         self.retry = (pause * 2).min(RETRY_LONGEST);
         let myself = myself.clone();
         self.tasks.spawn(async move {
             tokio::time::sleep(pause).await;
-            let all_up = |nodes: &Vec<v1::Node>| {
-                needed.iter().all(|id| {
-                    nodes
-                        .iter()
-                        .any(|node| node.id == *id && node.state == NodeState::Up as i32)
-                })
-            };
-            if members.wait_for(all_up).await.is_ok() {
-                let _ = myself.cast(Message::Rearrange);
+            let mut told = String::new();
+            loop {
+                let missing = match absent(&needed, &members.borrow_and_update()) {
+                    Absent::None => return drop(myself.cast(Message::Rearrange)),
+                    Absent::Down => String::new(),
+                    Absent::Gone(nodes) => nodes,
+                };
+                if !missing.is_empty() && missing != told {
+                    told = missing;
+                    let nodes = told.clone();
+                    let _ = myself.cast(Message::Missing { epoch, nodes });
+                }
+                if members.changed().await.is_err() {
+                    return;
+                }
             }
         });
+    }
+}
+
+/// What keeps the stages of a plan from being arranged again.
+enum Absent {
+    None,
+    /// They are members, and come back.
+    Down,
+    /// Their names: they are no members.
+    Gone(String),
+}
+
+/// Of the ids and names of the nodes of a plan.
+fn absent(needed: &[(String, String)], members: &[v1::Node]) -> Absent {
+    let member = |id: &String| members.iter().find(|member| member.id == *id);
+    let mut gone: Vec<String> = needed
+        .iter()
+        .filter(|(id, _)| member(id).is_none())
+        .map(|(_, name)| format!("node {name}"))
+        .collect();
+    gone.dedup();
+    if !gone.is_empty() {
+        return Absent::Gone(gone.join(", "));
+    }
+    let is_up = |id: &String| member(id).is_some_and(|member| member.state == NodeState::Up as i32);
+    if needed.iter().all(|(id, _)| is_up(id)) {
+        Absent::None
+    } else {
+        Absent::Down
     }
 }

@@ -1,18 +1,33 @@
 //! The actor of the member list.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use mesh_proto::{MeshError, NodeId, v1::Node, wire::MemberList};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::sync::{oneshot, watch};
 
-use super::machine::{Incarnation, MemberMachine};
+use super::{
+    machine::{Incarnation, MemberMachine},
+    revoked::Revoked,
+};
 use crate::{policy::ActorKind, root::RootHandle};
 
 /// Keeps the list over a restart.
 pub trait MemberStore: Send + Sync + 'static {
-    /// Writes the list; called on a blocking thread.
-    fn save(&self, nodes: &[Node]) -> Result<(), MeshError>;
+    /// Writes the list, and what removals left behind; called on a blocking thread.
+    fn save(&self, nodes: &[Node], revoked: &Revoked) -> Result<(), MeshError>;
+}
+
+/// What a node knows of its mesh from before.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    /// Members.
+    pub nodes: Vec<Node>,
+    /// What removals left behind.
+    pub revoked: Revoked,
 }
 
 /// Handle to the member list. Cheap to clone.
@@ -21,6 +36,7 @@ pub struct MembershipHandle {
     actor: ActorRef<Message>,
     list: watch::Receiver<MemberList>,
     nodes: watch::Receiver<Vec<Node>>,
+    revoked: watch::Receiver<Revoked>,
 }
 
 /// Starts the member list of a node.
@@ -30,16 +46,14 @@ pub struct MembershipHandle {
 /// The names or ids are not valid, or the actor does not start.
 pub async fn spawn_membership(
     own: Node,
-    known: Vec<Node>,
+    known: Known,
     store: Arc<dyn MemberStore>,
     root: &RootHandle,
 ) -> Result<MembershipHandle, MeshError> {
-    let machine = MemberMachine::new(own, known)?;
-    let (list, list_reader) = watch::channel(MemberList {
-        version: machine.version(),
-        nodes: machine.nodes(),
-    });
+    let machine = MemberMachine::new(own, known.nodes, known.revoked)?;
+    let (list, list_reader) = watch::channel(list_of(&machine));
     let (nodes, nodes_reader) = watch::channel(machine.nodes());
+    let (revoked, revoked_reader) = watch::channel(machine.revoked().clone());
     let (actor, _) = Actor::spawn_linked(
         None,
         MembershipActor,
@@ -47,6 +61,7 @@ pub async fn spawn_membership(
             machine,
             list,
             nodes,
+            revoked,
             store,
         },
         root.cell(),
@@ -58,7 +73,17 @@ pub async fn spawn_membership(
         actor,
         list: list_reader,
         nodes: nodes_reader,
+        revoked: revoked_reader,
     })
+}
+
+/// The list as it is pushed.
+fn list_of(machine: &MemberMachine) -> MemberList {
+    MemberList {
+        version: machine.version(),
+        nodes: machine.nodes(),
+        removed: machine.revoked().nodes.iter().map(ToString::to_string).collect(),
+    }
 }
 
 impl MembershipHandle {
@@ -70,6 +95,11 @@ impl MembershipHandle {
     /// The list as it is pushed to members.
     pub fn list(&self) -> watch::Receiver<MemberList> {
         self.list.clone()
+    }
+
+    /// What removals left behind, now and on every change.
+    pub fn revoked(&self) -> watch::Receiver<Revoked> {
+        self.revoked.clone()
     }
 
     /// A node with a good ticket joins.
@@ -97,9 +127,24 @@ impl MembershipHandle {
         self.ask(|reply| Message::Leave(id, reply)).await
     }
 
+    /// A dead or stolen member, by name or id, is taken out, and tickets issued so far are no longer good; resolves when
+    /// that is saved.
+    ///
+    /// # Errors
+    ///
+    /// There is no such member, it is this node, or the list cannot be saved; nothing is changed then.
+    pub async fn remove(&self, name: &str) -> Result<NodeId, MeshError> {
+        self.ask(|reply| Message::Remove(name.to_owned(), reply)).await?
+    }
+
+    /// Another process tried to use the key of a node.
+    pub fn key_in_use(&self, id: NodeId, other: String) {
+        let _ = self.actor.cast(Message::KeyInUse(id, other));
+    }
+
     /// The issuer's list, on a member.
-    pub async fn replace(&self, nodes: Vec<Node>) -> Result<(), MeshError> {
-        self.ask(|reply| Message::Replace(nodes, reply)).await?
+    pub async fn replace(&self, list: MemberList) -> Result<(), MeshError> {
+        self.ask(|reply| Message::Replace(list, reply)).await?
     }
 
     /// The issuer cannot be reached.
@@ -122,7 +167,9 @@ enum Message {
     Up(Box<Node>, oneshot::Sender<Result<Incarnation, MeshError>>),
     Down(NodeId, Incarnation),
     Leave(NodeId, oneshot::Sender<()>),
-    Replace(Vec<Node>, oneshot::Sender<Result<(), MeshError>>),
+    Remove(String, oneshot::Sender<Result<NodeId, MeshError>>),
+    KeyInUse(NodeId, String),
+    Replace(MemberList, oneshot::Sender<Result<(), MeshError>>),
     IssuerLost,
 }
 
@@ -130,6 +177,7 @@ struct State {
     machine: MemberMachine,
     list: watch::Sender<MemberList>,
     nodes: watch::Sender<Vec<Node>>,
+    revoked: watch::Sender<Revoked>,
     store: Arc<dyn MemberStore>,
 }
 
@@ -172,8 +220,15 @@ impl Actor for MembershipActor {
                 state.publish().await;
                 let _ = reply.send(());
             }
-            Message::Replace(nodes, reply) => {
-                let replaced = state.machine.replace(nodes);
+            Message::Remove(name, reply) => {
+                let _ = reply.send(state.remove(&name).await);
+            }
+            Message::KeyInUse(id, other) => {
+                state.machine.key_in_use(id, &other);
+                state.publish().await;
+            }
+            Message::Replace(list, reply) => {
+                let replaced = state.machine.replace(list.nodes, &list.removed);
                 state.publish().await;
                 let _ = reply.send(replaced);
             }
@@ -189,14 +244,33 @@ impl Actor for MembershipActor {
 impl State {
     /// A node that cannot be saved is not admitted: nobody has seen it in the list.
     async fn admit(&mut self, node: Node) -> Result<(), MeshError> {
+        self.change(|machine| machine.admit(node)).await
+    }
+
+    /// A removal that cannot be saved would come back with a restart: it is none.
+    async fn remove(&mut self, name: &str) -> Result<NodeId, MeshError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let removed = self.change(|machine| machine.remove(name, now.as_secs())).await;
+        removed.inspect(|node| tracing::info!(name, %node, "node removed"))
+    }
+
+    /// Changes the list if that can be saved.
+    async fn change<T>(
+        &mut self,
+        change: impl FnOnce(&mut MemberMachine) -> Result<T, MeshError>,
+    ) -> Result<T, MeshError> {
         let before = self.machine.clone();
-        self.machine.admit(node)?;
-        let saved = self.save().await;
-        match &saved {
-            Ok(()) => self.show(),
-            Err(_) => self.machine = before,
+        let changed = change(&mut self.machine)?;
+        match self.save().await {
+            Ok(()) => {
+                self.show();
+                Ok(changed)
+            }
+            Err(error) => {
+                self.machine = before;
+                Err(error)
+            }
         }
-        saved
     }
 
     /// Saves and shows the list, if it changed. What others have done is so whether it can be saved or not.
@@ -209,18 +283,16 @@ impl State {
 
     async fn save(&self) -> Result<(), MeshError> {
         let (store, nodes) = (self.store.clone(), self.machine.nodes());
-        let saved = tokio::task::spawn_blocking(move || store.save(&nodes)).await;
+        let revoked = self.machine.revoked().clone();
+        let saved = tokio::task::spawn_blocking(move || store.save(&nodes, &revoked)).await;
         let saved = saved.unwrap_or_else(|error| Err(MeshError::internal(error.to_string())));
         saved.inspect_err(|error| tracing::error!(%error, "the member list could not be saved"))
     }
 
     fn show(&self) {
-        let nodes = self.machine.nodes();
-        self.list.send_replace(MemberList {
-            version: self.machine.version(),
-            nodes: nodes.clone(),
-        });
-        self.nodes.send_replace(nodes);
+        self.revoked.send_replace(self.machine.revoked().clone());
+        self.nodes.send_replace(self.machine.nodes());
+        self.list.send_replace(list_of(&self.machine));
     }
 }
 
@@ -243,7 +315,7 @@ mod tests {
     }
 
     impl MemberStore for Disk {
-        fn save(&self, nodes: &[Node]) -> Result<(), MeshError> {
+        fn save(&self, nodes: &[Node], _: &Revoked) -> Result<(), MeshError> {
             if self.is_full.load(Ordering::SeqCst) {
                 return Err(MeshError::internal("the disk is full"));
             }
@@ -265,10 +337,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_node_that_cannot_be_saved_is_not_admitted_and_its_name_stays_free() {
+    async fn what_cannot_be_saved_is_neither_an_admission_nor_a_removal() {
         let root = RootHandle::spawn(CancellationToken::new()).await.unwrap();
         let disk = Arc::new(Disk::default());
-        let members = spawn_membership(node(0, "a"), Vec::new(), disk.clone(), &root)
+        let members = spawn_membership(node(0, "a"), Known::default(), disk.clone(), &root)
             .await
             .unwrap();
         disk.is_full.store(true, Ordering::SeqCst);
@@ -283,6 +355,15 @@ mod tests {
         members.admit(node(2, "b")).await.expect("the name is free");
         assert_eq!(names(&members.nodes().borrow()), ["a", "b"]);
         assert_eq!(*disk.saved.lock().unwrap(), ["a", "b"]);
+
+        disk.is_full.store(true, Ordering::SeqCst);
+        members.remove("b").await.expect_err("not saved");
+        assert_eq!(names(&members.nodes().borrow()), ["a", "b"]);
+        assert_eq!(*members.revoked().borrow(), Revoked::default());
+        disk.is_full.store(false, Ordering::SeqCst);
+        assert_eq!(members.remove("b").await.unwrap(), NodeId([2; 32]));
+        assert_eq!(names(&members.nodes().borrow()), ["a"]);
+        assert_eq!(members.list().borrow().removed, [NodeId([2; 32]).to_string()]);
         root.stop().await;
     }
 }

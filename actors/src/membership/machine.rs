@@ -7,12 +7,17 @@ use mesh_proto::{
     v1::{Node, NodeState},
 };
 
+use super::revoked::{MAX_REMOVED, Revoked};
+
 /// Longest name of a node.
 const MAX_NAME: usize = 64;
 
 /// Most addresses of a node, and the longest text beside its name.
 const MAX_ADDRESSES: usize = 40;
 const MAX_FIELD: usize = 64;
+
+/// Longest description of a place: an address, a machine and a run.
+const MAX_PLACE: usize = 160;
 
 /// Most members: the list is pushed whole, and travels in one control message.
 pub const MAX_MEMBERS: usize = 1024;
@@ -26,6 +31,7 @@ pub struct Incarnation(u64);
 pub struct MemberMachine {
     own: NodeId,
     nodes: BTreeMap<NodeId, Node>,
+    revoked: Revoked,
     lives: BTreeMap<NodeId, Incarnation>,
     next_life: u64,
     version: u64,
@@ -33,7 +39,7 @@ pub struct MemberMachine {
 
 impl MemberMachine {
     /// A mesh of this node, and those it knew before a restart: they are down until they call.
-    pub fn new(own: Node, known: Vec<Node>) -> Result<Self, MeshError> {
+    pub fn new(own: Node, known: Vec<Node>, revoked: Revoked) -> Result<Self, MeshError> {
         check_name(&own.name)?;
         let id = id_of(&own)?;
         let mut nodes = BTreeMap::new();
@@ -58,6 +64,7 @@ impl MemberMachine {
         Ok(Self {
             own: id,
             nodes,
+            revoked,
             lives: BTreeMap::new(),
             next_life: 0,
             version: 1,
@@ -76,6 +83,11 @@ impl MemberMachine {
         nodes
     }
 
+    /// What removals left behind.
+    pub fn revoked(&self) -> &Revoked {
+        &self.revoked
+    }
+
     /// Whether a peer was admitted.
     pub fn contains(&self, id: &NodeId) -> bool {
         self.nodes.contains_key(id)
@@ -92,9 +104,10 @@ impl MemberMachine {
             .find(|known| known.name == node.name && known.id != node.id)
         {
             let message = format!(
-                "the name {} is taken by node {}; join with another --name, or take that one out with `mesh node leave`",
+                "the name {} is taken by node {}; join with another --name, or take that one out with `mesh node remove {}`",
                 node.name,
-                &other.id[..10.min(other.id.len())]
+                &other.id[..10.min(other.id.len())],
+                node.name
             );
             return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
         }
@@ -113,9 +126,11 @@ impl MemberMachine {
                 state,
                 self_: false,
                 issuer: false,
+                key_in_use_by: String::new(),
                 ..node
             },
         );
+        self.revoked.forget(id);
         self.version += 1;
         Ok(())
     }
@@ -158,15 +173,53 @@ impl MemberMachine {
         }
     }
 
-    /// On a member: the issuer's list. This node's own entry stays as it is here.
-    pub fn replace(&mut self, nodes: Vec<Node>) -> Result<(), MeshError> {
+    /// A member, by name or id, is taken out: dead or stolen. Gives its id. `now` is the Unix time in seconds; tickets
+    /// issued up to then are no longer good.
+    pub fn remove(&mut self, name: &str, now: u64) -> Result<NodeId, MeshError> {
+        let named = |(_, node): &(&NodeId, &Node)| node.name == name || node.id == name;
+        let Some((&id, node)) = self.nodes.iter().find(named) else {
+            let message = format!("there is no node {name:?} in this mesh; see `mesh node list`");
+            return Err(MeshError::new(ErrorCode::NotFound, message).with_param("name"));
+        };
+        if id == self.own {
+            let message = format!(
+                "node {} admits the others and cannot be removed; `mesh node leave` there says what its leaving means",
+                node.name
+            );
+            return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
+        }
+        self.leave(id);
+        self.revoked.add(id, now);
+        Ok(id)
+    }
+
+    /// Another process tried to use the key of a member, or of this node. `other` says where that is.
+    pub fn key_in_use(&mut self, id: NodeId, other: &str) {
+        let place: String = other.chars().filter(|c| !c.is_control()).take(MAX_PLACE).collect();
+        if let Some(node) = self.nodes.get_mut(&id)
+            && node.key_in_use_by != place
+        {
+            node.key_in_use_by = place;
+            self.version += 1;
+        }
+    }
+
+    /// On a member: the issuer's list, and the ids of nodes that were removed. This node's own entry stays as it is
+    /// here, but for what only others know of it.
+    pub fn replace(&mut self, nodes: Vec<Node>, removed: &[String]) -> Result<(), MeshError> {
         let own = self.nodes.get(&self.own).cloned();
         let mut list = BTreeMap::new();
         for node in nodes.into_iter().take(MAX_MEMBERS) {
             list.insert(id_of(&node)?, Node { self_: false, ..node });
         }
-        list.extend(own.map(|own| (self.own, own)));
+        if let Some(own) = own {
+            let told = list.get(&self.own).map(|listed| listed.key_in_use_by.clone());
+            let key_in_use_by = told.unwrap_or_default();
+            list.insert(self.own, Node { key_in_use_by, ..own });
+        }
         self.nodes = list;
+        let removed = removed.iter().rev().take(MAX_REMOVED).rev();
+        self.revoked.nodes = removed.filter_map(|id| id.parse().ok()).collect();
         self.version += 1;
         Ok(())
     }
@@ -241,6 +294,7 @@ mod tests {
                 ..node(0, "a")
             },
             Vec::new(),
+            Revoked::default(),
         )
         .unwrap()
     }
@@ -301,6 +355,75 @@ mod tests {
     }
 
     #[test]
+    fn a_removed_node_is_no_member_its_name_is_free_and_it_is_remembered_until_it_is_admitted_again() {
+        let (mut machine, b) = (machine(), NodeId([1; 32]));
+        machine.admit(node(1, "b")).unwrap();
+        let life = machine.up(node(1, "b")).unwrap();
+        assert_eq!(machine.remove("b", 100).unwrap(), b);
+        assert!(!machine.contains(&b) && machine.up(node(1, "b")).is_err());
+        machine.down(b, life);
+        assert_eq!(machine.revoked().nodes, [b]);
+        assert_eq!(machine.revoked().tickets_until, 100);
+        machine.admit(node(2, "b")).expect("the name is free");
+        machine.admit(node(1, "b2")).unwrap();
+        assert!(machine.revoked().nodes.is_empty());
+        assert_eq!(machine.revoked().tickets_until, 100, "old tickets do not come back");
+        machine.remove(&b.to_string(), 50).expect("by id");
+        assert_eq!(machine.revoked().tickets_until, 100);
+    }
+
+    #[test]
+    fn neither_the_node_that_admits_others_nor_a_stranger_is_removed() {
+        let mut machine = machine();
+        assert_eq!(machine.remove("a", 1).unwrap_err().code, ErrorCode::Conflict);
+        assert_eq!(machine.remove("x", 1).unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(machine.revoked(), &Revoked::default());
+    }
+
+    #[test]
+    fn a_member_hears_of_removals_and_of_its_own_key_elsewhere() {
+        let mut member = MemberMachine::new(node(1, "b"), Vec::new(), Revoked::default()).unwrap();
+        let told = Node {
+            key_in_use_by: "10.0.0.9:1".to_owned(),
+            name: "other".to_owned(),
+            ..node(1, "b")
+        };
+        let removed = [NodeId([2; 32]).to_string(), "no id".to_owned()];
+        member.replace(vec![node(0, "a"), told], &removed).unwrap();
+        assert_eq!(member.revoked().nodes, [NodeId([2; 32])]);
+        let own = member.nodes().into_iter().find(|node| node.self_).unwrap();
+        assert_eq!((own.name.as_str(), own.key_in_use_by.as_str()), ("b", "10.0.0.9:1"));
+    }
+
+    #[test]
+    fn a_node_does_not_say_of_itself_where_its_key_is_used_and_a_new_life_ends_the_word() {
+        let mut machine = machine();
+        let boastful = Node {
+            key_in_use_by: "x".repeat(100_000),
+            ..node(1, "b")
+        };
+        machine.admit(boastful.clone()).unwrap();
+        let place = |machine: &MemberMachine| machine.nodes()[1].key_in_use_by.clone();
+        assert_eq!(place(&machine), "");
+        machine.key_in_use(NodeId([1; 32]), &"x".repeat(100_000));
+        assert_eq!(place(&machine).len(), MAX_PLACE);
+        machine.up(boastful).unwrap();
+        assert_eq!(place(&machine), "");
+    }
+
+    #[test]
+    fn the_oldest_removals_are_forgotten() {
+        let mut revoked = Revoked::default();
+        for number in 0..MAX_REMOVED as u64 + 5 {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            revoked.add(NodeId(id), number);
+        }
+        assert_eq!(revoked.nodes.len(), MAX_REMOVED);
+        assert_eq!(revoked.nodes[0].0[0], 5);
+    }
+
+    #[test]
     fn strangers_are_not_up() {
         assert!(machine().up(node(7, "x")).is_err());
     }
@@ -313,6 +436,7 @@ mod tests {
                 state: 1,
                 ..node(1, "b")
             }],
+            Revoked::default(),
         )
         .unwrap();
         assert_eq!(state(&machine, "b"), NodeState::Down as i32);

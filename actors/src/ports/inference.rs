@@ -68,8 +68,10 @@ pub trait Administration: Send + Sync + 'static {
     async fn nodes(&self) -> Result<Vec<v1::Node>, MeshError>;
     /// Native plugins of this node.
     async fn plugins(&self) -> Result<Vec<v1::Plugin>, MeshError>;
-    /// Leaves the mesh; the node's process ends afterwards.
-    async fn leave(&self) -> Result<(), MeshError>;
+    /// Leaves the mesh; the node's process ends afterwards. With `force` even where others depend on it or cannot be told.
+    async fn leave(&self, force: bool) -> Result<(), MeshError>;
+    /// Takes another node, by name or id, out of the mesh.
+    async fn remove_node(&self, name: &str) -> Result<(), MeshError>;
     /// Serves a model. Progress arrives until one `ready`, or one error; dropping the receiver before that gives up
     /// and leaves nothing behind.
     async fn serve(&self, request: v1::ServeRequest) -> Result<ServeStream, MeshError>;

@@ -10,8 +10,9 @@ use mesh_proto::{
     },
 };
 
-/// Notices of one subscription, at the reader's pace. It ends when the node stops; dropping it unsubscribes.
-pub type NoticeStream = BoxStream<'static, SubscribeResponse>;
+/// Notices of one subscription, at the reader's pace. It ends when the node stops, or with an error when another node
+/// tells this one nothing; dropping it unsubscribes.
+pub type NoticeStream = BoxStream<'static, Result<SubscribeResponse, MeshError>>;
 
 /// The requests of this node, and through it of the whole mesh. Who may see token ids and text was decided before.
 #[async_trait]

@@ -60,6 +60,34 @@ pub struct PluginCall<'a> {
     pub failed: bool,
 }
 
+/// Why a connection to this node did not come to anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnedAway {
+    /// It was asked to show that its address is its own: many handshakes are under way.
+    Retry,
+    /// Its handshake gave way to another.
+    Handshake,
+    /// Its handshake took too long.
+    SlowHandshake,
+    /// It did not belong here, and gave way to another.
+    Stranger,
+    /// It did not show that it belongs here.
+    SlowStranger,
+}
+
+impl TurnedAway {
+    /// Name in logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Retry => "address_not_validated",
+            Self::Handshake => "handshake_displaced",
+            Self::SlowHandshake => "handshake_too_slow",
+            Self::Stranger => "stranger_displaced",
+            Self::SlowStranger => "stranger_not_admitted",
+        }
+    }
+}
+
 /// Takes measurements. Called on the data plane: must not block, and must bound what it queues.
 pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
     /// A request arrives: its place in a trace, if it is to be traced.
@@ -72,6 +100,8 @@ pub trait Telemetry: Send + Sync + fmt::Debug + 'static {
     fn sent(&self, send: &LinkSend<'_>);
     /// A plugin was called.
     fn plugin_call(&self, call: &PluginCall<'_>);
+    /// A connection of another node, or of whoever it was, was turned away.
+    fn turned_away(&self, why: TurnedAway);
 }
 
 /// Nothing is traced or measured.
@@ -90,4 +120,6 @@ impl Telemetry for NoTelemetry {
     fn sent(&self, _: &LinkSend<'_>) {}
 
     fn plugin_call(&self, _: &PluginCall<'_>) {}
+
+    fn turned_away(&self, _: TurnedAway) {}
 }

@@ -2,6 +2,7 @@
 
 mod leave;
 mod list;
+mod remove;
 mod show;
 mod start;
 mod ticket;
@@ -22,8 +23,10 @@ pub(crate) enum NodeCommand {
     List(list::ListArgs),
     /// Show one node
     Show(show::ShowArgs),
-    /// Take a node out of its mesh and end it
+    /// Take this node out of its mesh and end it
     Leave(leave::LeaveArgs),
+    /// Take another node out of the mesh: one that is dead, lost or stolen
+    Remove(remove::RemoveArgs),
 }
 
 impl NodeCommand {
@@ -35,6 +38,7 @@ impl NodeCommand {
             Self::List(args) => list::run(args).await,
             Self::Show(args) => show::run(args).await,
             Self::Leave(args) => leave::run(args).await,
+            Self::Remove(args) => remove::run(args).await,
         }
     }
 }

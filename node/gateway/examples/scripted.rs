@@ -97,7 +97,10 @@ impl Administration for Nothing {
     async fn plugins(&self) -> Result<Vec<v1::Plugin>, MeshError> {
         not_here()
     }
-    async fn leave(&self) -> Result<(), MeshError> {
+    async fn leave(&self, _: bool) -> Result<(), MeshError> {
+        not_here()
+    }
+    async fn remove_node(&self, _: &str) -> Result<(), MeshError> {
         not_here()
     }
     async fn serve(&self, _: v1::ServeRequest) -> Result<ServeStream, MeshError> {

@@ -17,8 +17,9 @@ use mesh_proto::{
     v1::{GenerateFailed, GenerateRequest, Lanes, Node, generate_response::Event},
     wire::{
         self, Artifact, FetchRequest, FetchResponse, GenerateCall, GenerateReply, HostEvent, HostStage, JoinRequest,
-        JoinResponse, LanesRequest, LanesResponse, LeaveRequest, LeaveResponse, MemberList, StageSpec, StopDeployment,
-        StopDeploymentResponse, control_request::Request, fetch_response, generate_reply::Reply, join_response,
+        JoinResponse, KeyInUse, KeyInUseResponse, LanesRequest, LanesResponse, LeaveRequest, LeaveResponse, MemberList,
+        RemoveNode, RemoveNodeResponse, StageSpec, StopDeployment, StopDeploymentResponse, control_request::Request,
+        fetch_response, generate_reply::Reply, join_response,
     },
 };
 use tokio::{
@@ -28,7 +29,8 @@ use tokio::{
 };
 
 use crate::{
-    admission::exporter,
+    admission::{JOIN_LABEL, exporter},
+    client_key::ClientKey,
     endpoint::NodeEndpoint,
     error::{protocol, too_late},
     message,
@@ -49,16 +51,21 @@ async fn answer<T>(what: &str, answer: impl Future<Output = Result<T, MeshError>
 /// # Errors
 ///
 /// The issuer cannot be reached, does not answer in time, or refuses: each names itself.
-pub async fn join(endpoint: &NodeEndpoint, ticket: &Ticket, own: Node) -> Result<MemberList, MeshError> {
+pub async fn join(
+    endpoint: &NodeEndpoint,
+    ticket: &Ticket,
+    own: Node,
+    key: &ClientKey,
+) -> Result<MemberList, MeshError> {
     let joined = async {
         let connection = connect_issuer(endpoint, ticket).await?;
-        let proof = ticket.proof(&exporter(&connection)?);
+        let proof = ticket.proof(&exporter(&connection, JOIN_LABEL)?);
         let request = JoinRequest {
             ticket_id: ticket.id.to_vec(),
             proof,
             node: Some(own),
         };
-        let (_send, mut recv) = open(&connection, Request::Join(request)).await?;
+        let (_send, mut recv) = open(&connection, Request::Join(request), key).await?;
         let response: JoinResponse = message::expect(&mut recv, MAX_MESSAGE).await?;
         connection.close(VarInt::from_u32(0), JOINED);
         admitted(response)
@@ -74,7 +81,7 @@ pub async fn join(endpoint: &NodeEndpoint, ticket: &Ticket, own: Node) -> Result
 pub async fn take_back_join(endpoint: &NodeEndpoint, ticket: &Ticket) -> Result<(), MeshError> {
     let left = async {
         let connection = connect_issuer(endpoint, ticket).await?;
-        let (_send, mut recv) = open(&connection, Request::Leave(LeaveRequest {})).await?;
+        let (_send, mut recv) = open(&connection, Request::Leave(LeaveRequest {}), &ClientKey::default()).await?;
         message::expect::<LeaveResponse>(&mut recv, MAX_MESSAGE).await?;
         connection.close(VarInt::from_u32(0), b"left");
         Ok(())
@@ -117,6 +124,28 @@ impl Peers {
             message::expect::<LeaveResponse>(&mut recv, MAX_MESSAGE).await.map(drop)
         };
         answer("the issuer", asked).await
+    }
+
+    /// Has the issuer take a node out of the mesh.
+    pub async fn remove_node(&self, issuer: NodeId, name: &str) -> Result<(), MeshError> {
+        let asked = async {
+            let request = Request::Remove(RemoveNode { name: name.to_owned() });
+            let (_send, mut recv) = self.request(issuer, request).await?;
+            let response: RemoveNodeResponse = message::expect(&mut recv, MAX_MESSAGE).await?;
+            response.refused.map_or(Ok(()), |refusal| Err(refusal.into()))
+        };
+        answer("the issuer", asked).await
+    }
+
+    /// Tells a node that another process tried to use its key.
+    pub(crate) async fn key_in_use(&self, node: NodeId, other: String) -> Result<(), MeshError> {
+        let told = async {
+            let (_send, mut recv) = self.request(node, Request::KeyInUse(KeyInUse { other })).await?;
+            message::expect::<KeyInUseResponse>(&mut recv, MAX_MESSAGE)
+                .await
+                .map(drop)
+        };
+        answer("the node whose key it is", told).await
     }
 
     /// Stops a deployment at its owner.

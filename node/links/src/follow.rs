@@ -9,12 +9,13 @@
 
 use std::collections::HashMap;
 
+use iroh::endpoint::Connection;
 use mesh_actors::{directory::Directory, membership::MembershipHandle};
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
     v1::{Node, NodeState},
     wire::{
-        DeploymentList, DeploymentListSeen, JoinResponse, MemberList, WatchDeployments, WatchRequest,
+        DeploymentList, DeploymentListSeen, JoinResponse, KeyAgreement, MemberList, WatchDeployments, WatchRequest,
         control_request::Request,
     },
 };
@@ -26,10 +27,12 @@ use tokio::{
 
 use crate::{
     client::admitted,
-    error::too_late,
+    client_key,
+    control::log_key_in_use,
+    error::{lost, too_late},
     message,
     pause::Pause,
-    peers::Peers,
+    peers::{Peers, open},
     protocol::{ANSWER_LIMIT, MAX_MESSAGE},
 };
 
@@ -60,6 +63,7 @@ impl Followers {
                 expelled,
             ));
         }
+        tasks.spawn(end_removed(peers.clone(), membership.list()));
         tasks.spawn(follow_owners(peers, membership.nodes(), directory, own.id));
         (Self { _tasks: tasks }, on_expelled)
     }
@@ -72,11 +76,11 @@ async fn follow_issuer(
     issuer: NodeId,
     expelled: watch::Sender<Option<MeshError>>,
 ) {
-    let mut pause = Pause::new();
+    let (mut pause, mut told) = (Pause::new(), Told::default());
     loop {
-        match watch_members(&peers, &membership, &own, issuer, &mut pause).await {
-            Err(error) if error.code == ErrorCode::PermissionDenied => {
-                tracing::error!(%error, "the mesh no longer knows this node");
+        match watch_members(&peers, &membership, &own, issuer, &mut pause, &mut told).await {
+            Err(error) if matches!(error.code, ErrorCode::PermissionDenied | ErrorCode::Conflict) => {
+                tracing::error!(%error, "the mesh does not take this node");
                 expelled.send_replace(Some(error));
                 return;
             }
@@ -94,24 +98,81 @@ async fn watch_members(
     own: &Node,
     issuer: NodeId,
     pause: &mut Pause,
+    told: &mut Told,
 ) -> Result<(), MeshError> {
-    let (_send, mut recv) = peers
-        .request(
-            issuer,
-            Request::Watch(WatchRequest {
-                node: Some(own.clone()),
-            }),
-        )
-        .await?;
+    let connection = peers.control(issuer).await?;
+    let watch = Request::Watch(WatchRequest {
+        node: Some(own.clone()),
+    });
+    let (_send, mut recv) = open(&connection, watch, peers.key()).await?;
     let first = timeout(ANSWER_LIMIT, message::expect::<JoinResponse>(&mut recv, MAX_MESSAGE))
         .await
         .map_err(|_| too_late("the issuer", ANSWER_LIMIT.as_secs()))??;
-    membership.replace(admitted(first)?.nodes).await?;
-    pause.reset();
-    while let Some(list) = message::read::<MemberList>(&mut recv, MAX_MESSAGE).await? {
-        membership.replace(list.nodes).await?;
+    told.keys(first.keys());
+    let first = admitted(first)?;
+    if let Some(node) = first.nodes.iter().find(|node| node.id == issuer.to_string()) {
+        peers.lives().note(issuer, node, &connection);
     }
-    Ok(())
+    told.list(&first, own);
+    membership.replace(first).await?;
+    pause.reset();
+    let lists = async {
+        while let Some(list) = message::read::<MemberList>(&mut recv, MAX_MESSAGE).await? {
+            told.list(&list, own);
+            membership.replace(list).await?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        ended = lists => ended,
+        error = take_probes(&connection) => Err(error),
+    }
+}
+
+/// The issuer opens empty streams to see whether this node is alive; taking them makes room for the next.
+async fn take_probes(connection: &Connection) -> MeshError {
+    loop {
+        if let Err(error) = connection.accept_bi().await {
+            return lost("the control connection", &error);
+        }
+    }
+}
+
+/// What the log has been told already.
+#[derive(Debug, Default)]
+struct Told {
+    keys: KeyAgreement,
+    key_in_use_by: String,
+}
+
+impl Told {
+    fn keys(&mut self, keys: KeyAgreement) {
+        if std::mem::replace(&mut self.keys, keys) != keys {
+            client_key::tell(keys);
+        }
+    }
+
+    fn list(&mut self, list: &MemberList, own: &Node) {
+        let own = list.nodes.iter().find(|node| node.id == own.id);
+        let place = own.map(|own| own.key_in_use_by.clone()).unwrap_or_default();
+        if !place.is_empty() && place != self.key_in_use_by {
+            log_key_in_use(&place);
+        }
+        self.key_in_use_by = place;
+    }
+}
+
+/// Ends the connections with nodes that were removed.
+async fn end_removed(peers: Peers, mut list: watch::Receiver<MemberList>) {
+    loop {
+        let removed = list.borrow_and_update().removed.clone();
+        for node in removed.iter().filter_map(|id| id.parse().ok()) {
+            peers.end(node);
+        }
+        if list.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Keeps one watch for each member that is up.

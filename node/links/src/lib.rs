@@ -10,15 +10,21 @@
 //! The one door to iroh: no type of it appears in the interface.
 
 mod admission;
+mod claim;
 mod client;
+mod client_key;
+mod connections;
 mod control;
 mod convert;
+mod door;
 mod endpoint;
 mod error;
 mod follow;
+mod lives;
 mod message;
 mod pause;
 mod peers;
+mod places;
 pub mod protocol;
 mod server;
 mod stage_in;
@@ -27,7 +33,9 @@ mod stage_out;
 mod subscribe;
 mod ticket;
 
+pub use claim::claim_key;
 pub use client::{MeshHosts, copy_to_file, join, take_back_join};
+pub use client_key::ClientKey;
 pub use control::{ControlServices, FileSource};
 pub use endpoint::{LinkOptions, NodeEndpoint};
 pub use error::with_causes;

@@ -6,7 +6,10 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use iroh::endpoint::{Connection, RecvStream, SendStream};
+use iroh::{
+    EndpointAddr,
+    endpoint::{ConnectError, Connection, RecvStream, SendStream},
+};
 use mesh_proto::{
     MeshError, NodeId,
     v1::Node,
@@ -18,10 +21,15 @@ use tokio::{
 };
 
 use crate::{
+    admission::is_member,
+    client_key::ClientKey,
+    connections::{Connections, close_removed, removed},
     endpoint::{NodeEndpoint, address_of, admit},
-    error::{lost, too_late, unreachable},
+    error::{lost, too_late, unreachable, with_causes},
+    lives::Lives,
     message,
-    protocol::{CONNECT_LIMIT, CONTROL_ALPN},
+    pause::Pause,
+    protocol::{CONNECT_LIMIT, CONNECT_TRIES, CONTROL_ALPN},
 };
 
 type Cell = Arc<OnceCell<Connection>>;
@@ -32,16 +40,50 @@ pub struct Peers {
     endpoint: NodeEndpoint,
     members: watch::Receiver<Vec<Node>>,
     open: Arc<Mutex<HashMap<NodeId, Cell>>>,
+    key: ClientKey,
+    connections: Connections,
+    lives: Lives,
 }
 
 impl Peers {
-    /// No connection is open yet. Addresses come from the member list.
-    pub fn new(endpoint: NodeEndpoint, members: watch::Receiver<Vec<Node>>) -> Self {
+    /// No connection is open yet. Addresses come from the member list; `key` is what this node's gateway asks for.
+    pub fn new(endpoint: NodeEndpoint, members: watch::Receiver<Vec<Node>>, key: ClientKey) -> Self {
         Self {
             endpoint,
             members,
             open: Arc::default(),
+            key,
+            connections: Connections::default(),
+            lives: Lives::default(),
         }
+    }
+
+    /// What this node's gateway asks clients for.
+    pub(crate) fn key(&self) -> &ClientKey {
+        &self.key
+    }
+
+    /// Runs of other nodes.
+    pub(crate) fn lives(&self) -> &Lives {
+        &self.lives
+    }
+
+    /// A connection with a member has opened, here or there.
+    ///
+    /// # Errors
+    ///
+    /// It is no member any more: a removal that came before this would not have found the connection.
+    pub(crate) fn note(&self, node: NodeId, connection: &Connection) -> Result<(), MeshError> {
+        self.connections.note(node, connection);
+        if is_member(&self.members.borrow(), node) {
+            return Ok(());
+        }
+        Err(removed())
+    }
+
+    /// A node was removed: all connections with it end.
+    pub(crate) fn end(&self, node: NodeId) {
+        self.connections.end(node);
     }
 
     /// Name and addresses of a member.
@@ -63,7 +105,10 @@ impl Peers {
     /// Opens a connection of its own, for a stage link.
     pub async fn connect(&self, node: NodeId, alpn: &[u8]) -> Result<Connection, MeshError> {
         let (name, addresses) = self.lookup(node)?;
-        connect(&self.endpoint, node, &name, &addresses, alpn).await
+        let connection = connect(&self.endpoint, node, &name, &addresses, alpn).await?;
+        self.note(node, &connection)
+            .inspect_err(|_| close_removed(&connection))?;
+        Ok(connection)
     }
 
     /// Opens a control stream and sends its request.
@@ -73,10 +118,10 @@ impl Peers {
         request: control_request::Request,
     ) -> Result<(SendStream, RecvStream), MeshError> {
         let connection = self.control(node).await?;
-        open(&connection, request).await
+        open(&connection, request, &self.key).await
     }
 
-    async fn control(&self, node: NodeId) -> Result<Connection, MeshError> {
+    pub(crate) async fn control(&self, node: NodeId) -> Result<Connection, MeshError> {
         let cell = self.cell(node);
         let connection = cell.get_or_try_init(|| self.connect(node, CONTROL_ALPN)).await?;
         Ok(connection.clone())
@@ -93,16 +138,21 @@ impl Peers {
     }
 }
 
-/// Opens a control stream on a connection and sends its request.
+/// Opens a control stream on a connection and sends its request, with the proof of the key.
 pub async fn open(
     connection: &Connection,
     request: control_request::Request,
+    key: &ClientKey,
 ) -> Result<(SendStream, RecvStream), MeshError> {
     let (mut send, recv) = connection
         .open_bi()
         .await
         .map_err(|error| lost("the control connection", &error))?;
-    message::write(&mut send, &ControlRequest { request: Some(request) }).await?;
+    let request = ControlRequest {
+        request: Some(request),
+        key_proof: key.proof(connection)?,
+    };
+    message::write(&mut send, &request).await?;
     Ok((send, recv))
 }
 
@@ -115,11 +165,23 @@ pub async fn connect(
     alpn: &[u8],
 ) -> Result<Connection, MeshError> {
     let address = address_of(node, addresses)?;
-    let connection = match timeout(CONNECT_LIMIT, endpoint.iroh.connect(address, alpn)).await {
+    let connection = match timeout(CONNECT_LIMIT, try_connect(endpoint, address, alpn)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => return Err(unreachable(name, &error)),
+        Ok(Err(error)) => return Err(unreachable(name, &with_causes(&error))),
         Err(_) => return Err(too_late(&format!("node {name}"), CONNECT_LIMIT.as_secs())),
     };
     admit(&connection);
     Ok(connection)
+}
+
+async fn try_connect(endpoint: &NodeEndpoint, address: EndpointAddr, alpn: &[u8]) -> Result<Connection, ConnectError> {
+    let mut pause = Pause::new();
+    for _ in 1..CONNECT_TRIES {
+        match endpoint.iroh.connect(address.clone(), alpn).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => tracing::debug!(%error, "a connection did not open"),
+        }
+        pause.wait().await;
+    }
+    endpoint.iroh.connect(address, alpn).await
 }

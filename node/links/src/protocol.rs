@@ -17,8 +17,12 @@ pub const JOIN_LIMIT: Duration = Duration::from_secs(8);
 /// With these words a node that joined closes the connection of its join: it has read the answer.
 pub const JOINED: &[u8] = b"joined";
 
-/// How long a connection may take to open.
+/// How long a connection may take to open, with [`CONNECT_TRIES`].
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+
+/// Attempts to open a connection: a node under a flood may push one out, or ask for an address that is validated, which
+/// a peer with several addresses can fail once.
+pub const CONNECT_TRIES: u32 = 3;
 
 /// How long a peer may take to answer a control request that needs no work.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -30,8 +34,25 @@ pub const IDLE_LIMIT: Duration = Duration::from_secs(5);
 /// Keep-alive of connections.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(1);
 
-/// Connections that may be in their handshake or unproven at once; more are refused.
+/// How long a TLS handshake may take: two round trips, and one lost packet, which a peer sends again after a second.
+pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(2);
+
+/// Connections that may be in their handshake at once, of all addresses and of one. A large mesh whose members all come
+/// back at the same moment fits, and so does a machine with some tens of nodes; with the buffers of its handshake a
+/// connection takes some tens of kilobytes.
+pub const MAX_HANDSHAKES: usize = 256;
+/// See [`MAX_HANDSHAKES`].
+pub const HANDSHAKES_PER_ADDRESS: usize = 32;
+
+/// With this many handshakes under way, a peer must show first that its address is its own, which costs it a round trip
+/// and this node nothing. A mesh that starts has fewer.
+pub const RETRY_FROM: usize = 8;
+
+/// Connections of peers that have not proven that they belong here, of all addresses and of one. The first that come
+/// too many push out those that have waited longest.
 pub const MAX_UNPROVEN: usize = 64;
+/// See [`MAX_UNPROVEN`].
+pub const UNPROVEN_PER_ADDRESS: usize = 16;
 
 /// Streams of an unproven peer.
 pub const UNPROVEN_STREAMS: u32 = 1;

@@ -183,7 +183,7 @@ mod tests {
     use tokio::sync::{mpsc, oneshot, watch};
 
     use super::*;
-    use crate::{LinkOptions, NodeEndpoint, Peers, protocol::IDLE_LIMIT};
+    use crate::{ClientKey, LinkOptions, NodeEndpoint, Peers, protocol::IDLE_LIMIT};
 
     /// Takes one link and hands its grant to the test.
     struct Stage(mpsc::UnboundedSender<Arc<dyn CreditGrant>>);
@@ -252,7 +252,7 @@ mod tests {
         };
         let (lost, on_lost) = oneshot::channel();
         let events = Arc::new(Sender(Some(lost).into()));
-        let peers = Peers::new(sending.clone(), members);
+        let peers = Peers::new(sending.clone(), members, ClientKey::default());
         let _writer = StageLinks::connect(&peers, receiving.id(), hello, events)
             .await
             .unwrap();

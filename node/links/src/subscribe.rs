@@ -27,6 +27,9 @@ use crate::{
 /// How long another node may take to answer from its memory: whoever lists requests waits for the slowest.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(2);
 
+/// What a subscriber hears of another node; after an error nothing more.
+type Notice = Result<SubscribeResponse, MeshError>;
+
 /// Notices from another node. Dropping it unsubscribes there.
 #[derive(Debug)]
 struct RemoteNotices {
@@ -51,12 +54,7 @@ impl RemoteNotices {
 impl Peers {
     /// Copies the notices of another node for as long as they are taken: after a lost connection from where it broke
     /// off, with a gap where that is not possible any more.
-    pub async fn follow_requests(
-        &self,
-        node: NodeId,
-        mut request: SubscribeRequest,
-        notices: &mpsc::Sender<SubscribeResponse>,
-    ) {
+    pub async fn follow_requests(&self, node: NodeId, mut request: SubscribeRequest, notices: &mpsc::Sender<Notice>) {
         let (mut pause, mut told) = (Pause::new(), false);
         loop {
             let ended = self.copy_notices(node, &mut request, notices, &mut pause).await;
@@ -66,9 +64,14 @@ impl Peers {
                 Err(error) if error.code == ErrorCode::InvalidRequest && request.cursor.is_some() => {
                     // The filters were found good: it is the cursor. What lies between it and now is unknown.
                     for gap in request.cursor.take().into_iter().flat_map(gaps) {
-                        let _ = notices.send(gap).await;
+                        let _ = notices.send(Ok(gap)).await;
                     }
                     continue;
+                }
+                // Waiting does not help: this node's gateway has not the key of that node.
+                Err(error) if error.code == ErrorCode::PermissionDenied => {
+                    let _ = notices.send(Err(error)).await;
+                    return;
                 }
                 Err(error) if !std::mem::replace(&mut told, true) => {
                     tracing::warn!(%node, %error, "a subscriber does not hear of the requests of a node");
@@ -86,14 +89,14 @@ impl Peers {
         &self,
         node: NodeId,
         request: &mut SubscribeRequest,
-        notices: &mpsc::Sender<SubscribeResponse>,
+        notices: &mpsc::Sender<Notice>,
         pause: &mut Pause,
     ) -> Result<Copied, MeshError> {
         let mut remote = self.subscribe(node, request.clone()).await?;
         while let Some(response) = remote.next().await? {
             pause.reset();
             advance(&mut request.cursor, &response);
-            match notices.try_send(response) {
+            match notices.try_send(Ok(response)) {
                 Ok(()) => {}
                 Err(TrySendError::Closed(_)) => return Ok(Copied::Ended),
                 Err(TrySendError::Full(response)) => {

@@ -145,7 +145,7 @@ fn expiry(id: &[u8; ID_BYTES]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-fn mac(key: &[u8], message: &[u8]) -> Vec<u8> {
+pub(crate) fn mac(key: &[u8], message: &[u8]) -> Vec<u8> {
     // HMAC takes keys of any length, so this cannot fail; an empty tag equals no proof.
     Hmac::<Sha256>::new_from_slice(key)
         .map(|mut mac| {
@@ -175,13 +175,15 @@ impl TicketIssuer {
         }
     }
 
-    /// A new ticket, good for several joins within [`TICKET_LIFE`].
+    /// A new ticket, good for several joins within [`TICKET_LIFE`], and later than those that were revoked: `revoked` is
+    /// the Unix time in seconds up to which tickets are no longer good.
     ///
     /// # Errors
     ///
     /// The system gives no random bytes.
-    pub fn issue(&self, issuer: NodeId, addresses: Vec<SocketAddr>) -> Result<Ticket, MeshError> {
-        self.issue_until(issuer, addresses, now() + TICKET_LIFE.as_secs())
+    pub fn issue(&self, issuer: NodeId, addresses: Vec<SocketAddr>, revoked: u64) -> Result<Ticket, MeshError> {
+        let issued = now().max(revoked.saturating_add(1));
+        self.issue_until(issuer, addresses, issued.saturating_add(TICKET_LIFE.as_secs()))
     }
 
     fn issue_until(&self, issuer: NodeId, addresses: Vec<SocketAddr>, expires: u64) -> Result<Ticket, MeshError> {
@@ -198,8 +200,8 @@ impl TicketIssuer {
         })
     }
 
-    /// Checks a joiner's proof for one TLS session.
-    pub(crate) fn check(&self, ticket_id: &[u8], proof: &[u8], exporter: &[u8]) -> Result<(), MeshError> {
+    /// Checks a joiner's proof for one TLS session. Tickets issued up to `revoked` are no longer good.
+    pub(crate) fn check(&self, ticket_id: &[u8], proof: &[u8], exporter: &[u8], revoked: u64) -> Result<(), MeshError> {
         let refuse = |message: &str| Err(MeshError::new(ErrorCode::Unauthenticated, message).with_param("ticket"));
         let Ok(id) = <&[u8; ID_BYTES]>::try_from(ticket_id) else {
             return refuse("the ticket is not from this mesh; get one with `mesh node ticket`");
@@ -211,6 +213,11 @@ impl TicketIssuer {
         // Only after the proof: who has no ticket learns nothing about its expiry.
         if expiry(id) <= now() {
             return refuse("the ticket has expired; get a new one with `mesh node ticket`");
+        }
+        if expiry(id).saturating_sub(TICKET_LIFE.as_secs()) <= revoked {
+            let message = "the ticket was printed before a node was removed from the mesh; get a new one with `mesh \
+                           node ticket`";
+            return refuse(message);
         }
         Ok(())
     }
@@ -236,6 +243,7 @@ mod tests {
             .issue(
                 NodeId([3; 32]),
                 vec!["127.0.0.1:4".parse().unwrap(), "[::1]:5".parse().unwrap()],
+                0,
             )
             .unwrap()
     }
@@ -264,28 +272,39 @@ mod tests {
     fn a_proof_is_good_for_its_session_and_issuer_only() {
         let ticket = ticket();
         let proof = ticket.proof(b"session");
-        assert_eq!(issuer().check(&ticket.id, &proof, b"session"), Ok(()));
+        assert_eq!(issuer().check(&ticket.id, &proof, b"session", 0), Ok(()));
         for (id, proof, session) in [
             (&ticket.id[..], &proof[..], &b"another"[..]),
             (&ticket.id[..], &[][..], &b"session"[..]),
             (&ticket.id[..15], &proof[..], &b"session"[..]),
         ] {
-            assert!(issuer().check(id, proof, session).is_err());
+            assert!(issuer().check(id, proof, session, 0).is_err());
         }
         assert!(
             TicketIssuer::new(&[8; 32])
-                .check(&ticket.id, &proof, b"session")
+                .check(&ticket.id, &proof, b"session", 0)
                 .is_err()
         );
     }
 
     #[test]
+    fn a_ticket_from_before_a_removal_is_no_longer_good_and_one_from_after_it_is_in_the_same_second() {
+        let (old, removed) = (ticket(), now());
+        let error = issuer()
+            .check(&old.id, &old.proof(b"s"), b"s", removed)
+            .expect_err("revoked");
+        assert!(error.message.contains("removed"), "{error}");
+        let new = issuer().issue(NodeId([3; 32]), Vec::new(), removed).unwrap();
+        assert_eq!(issuer().check(&new.id, &new.proof(b"s"), b"s", removed), Ok(()));
+    }
+
+    #[test]
     fn an_expired_ticket_says_so_and_a_later_expiry_cannot_be_claimed() {
         let mut old = issuer().issue_until(NodeId([3; 32]), Vec::new(), 1_000).unwrap();
-        let error = issuer().check(&old.id, &old.proof(b"s"), b"s").expect_err("expired");
+        let error = issuer().check(&old.id, &old.proof(b"s"), b"s", 0).expect_err("expired");
         assert!(error.message.contains("expired"), "{error}");
         old.id[8..].copy_from_slice(&u64::MAX.to_be_bytes());
-        let error = issuer().check(&old.id, &old.proof(b"s"), b"s").expect_err("altered");
+        let error = issuer().check(&old.id, &old.proof(b"s"), b"s", 0).expect_err("altered");
         assert!(error.message.contains("altered"), "{error}");
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mesh_actors::{
     events::{Lifecycle, Operation, Receipt, ReceiptEnd, RequestEnd},
-    ports::telemetry::{LinkSend, PluginCall, StageForward},
+    ports::telemetry::{LinkSend, PluginCall, StageForward, TurnedAway},
 };
 use mesh_proto::ErrorCode;
 use opentelemetry::{
@@ -50,6 +50,7 @@ pub(crate) struct Instruments {
     link_rtt: Gauge<f64>,
     plugin_call: Histogram<f64>,
     plugin_errors: Counter<u64>,
+    turned_away: Counter<u64>,
 }
 
 impl Instruments {
@@ -103,12 +104,22 @@ impl Instruments {
                 .build(),
             plugin_call: microseconds(metric::PLUGIN_CALL, "Time of a call into a plugin."),
             plugin_errors: counter(metric::PLUGIN_ERRORS, "{call}", "Calls into plugins that failed."),
+            turned_away: counter(
+                metric::TURNED_AWAY,
+                "{connection}",
+                "Connections between nodes that came to nothing, per cause.",
+            ),
         }
     }
 
     /// A gateway refused a call.
     pub fn refused(&self, code: ErrorCode) {
         self.refused.add(1, &[KeyValue::new(attribute::CAUSE, code.name())]);
+    }
+
+    /// A connection was turned away.
+    pub fn turned_away(&self, why: TurnedAway) {
+        self.turned_away.add(1, &[KeyValue::new(attribute::CAUSE, why.name())]);
     }
 
     /// A batch was computed.

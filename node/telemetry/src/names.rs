@@ -98,6 +98,8 @@ pub mod metric {
     pub const REQUESTS_OPEN: &str = "mesh.requests.open";
     /// Calls that a gateway refused, per error code: before a deployment was chosen there is no event for them.
     pub const REFUSED: &str = "mesh.gateway.refused";
+    /// Connections over QUIC that came to nothing before the peer had proven that it belongs here, per cause.
+    pub const TURNED_AWAY: &str = "mesh.connections.turned_away";
     /// From arrival to a lane, s.
     pub const QUEUE_WAIT: &str = "mesh.queue.wait";
     /// Requests that wait for a lane.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use mesh_actors::{
     events::{EndObserver, EventClock, RequestEnd, RequestTrace},
-    ports::telemetry::{LinkSend, PluginCall, StageForward, Telemetry},
+    ports::telemetry::{LinkSend, PluginCall, StageForward, Telemetry, TurnedAway},
 };
 use mesh_proto::{ErrorCode, TraceContext};
 
@@ -73,6 +73,10 @@ impl Telemetry for Recorder {
 
     fn plugin_call(&self, call: &PluginCall<'_>) {
         self.instruments.plugin_call(call);
+    }
+
+    fn turned_away(&self, why: TurnedAway) {
+        self.instruments.turned_away(why);
     }
 }
 

@@ -5,10 +5,13 @@ mod bad_input;
 mod cancel;
 #[cfg(target_os = "linux")]
 mod claims;
+mod client_key;
 mod exact;
+mod floods;
 mod gguf_file;
 mod join;
 mod lifecycle;
+mod membership;
 mod mutants;
 mod one_name;
 mod openai_client;

@@ -94,6 +94,7 @@ async fn strangers_are_cut_off_whatever_they_say() -> Result<()> {
     // A member's request, random bytes, a giant length, a length without bytes.
     let watch = framed(&ControlRequest {
         request: Some(Request::WatchDeployments(WatchDeployments {})),
+        ..ControlRequest::default()
     });
     let noise: Vec<u8> = (0..4096u32)
         .map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -143,6 +144,7 @@ async fn a_proof_from_another_session_or_without_a_ticket_is_refused_in_words() 
         };
         send.write_all(&framed(&ControlRequest {
             request: Some(Request::Join(join)),
+            ..ControlRequest::default()
         }))
         .await?;
         let mut length = [0; 4];

@@ -52,6 +52,9 @@ fn describe(node: &NodeView) -> String {
     row("memory", output::bytes(node.memory_bytes));
     row("exact", yes_no(node.exact).to_owned());
     row("version", node.version.clone());
+    if let Some(place) = &node.key_in_use_by {
+        row("key also used at", place.clone());
+    }
     table.render(0)
 }
 

@@ -37,7 +37,7 @@ impl LifecycleService for Lifecycle {
         self.may_read(&call, &request, content)?;
         let notices = self.0.lifecycles.subscribe(request.into_inner()).await;
         let notices = notices.map_err(|error| call.refuse(error))?;
-        Ok(call.answer(notices.map(Ok).boxed()))
+        Ok(call.answer(notices.map(|notice| notice.map_err(Status::from)).boxed()))
     }
 
     async fn get_receipt(&self, request: Request<GetReceiptRequest>) -> Result<Response<GetReceiptResponse>, Status> {

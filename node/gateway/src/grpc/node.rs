@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use mesh_proto::v1::{
     CreateTicketRequest, CreateTicketResponse, GetStatusRequest, GetStatusResponse, LeaveMeshRequest,
-    LeaveMeshResponse, ListNodesRequest, ListNodesResponse, ListPluginsRequest, ListPluginsResponse,
-    node_service_server::NodeService,
+    LeaveMeshResponse, ListNodesRequest, ListNodesResponse, ListPluginsRequest, ListPluginsResponse, RemoveNodeRequest,
+    RemoveNodeResponse, node_service_server::NodeService,
 };
 use tonic::{Request, Response, Status};
 
@@ -56,8 +56,16 @@ impl NodeService for Node {
 
     async fn leave_mesh(&self, request: Request<LeaveMeshRequest>) -> Result<Response<LeaveMeshResponse>, Status> {
         let call = Call::of_admin(&self.0, &request)?;
-        let left = self.0.administration.leave().await;
+        let left = self.0.administration.leave(request.get_ref().force).await;
         left.map(|()| call.answer(LeaveMeshResponse {}))
+            .map_err(|error| call.refuse(error))
+    }
+
+    async fn remove_node(&self, request: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeResponse>, Status> {
+        let call = Call::of_admin(&self.0, &request)?;
+        let removed = self.0.administration.remove_node(&request.get_ref().name).await;
+        removed
+            .map(|()| call.answer(RemoveNodeResponse {}))
             .map_err(|error| call.refuse(error))
     }
 }

@@ -43,7 +43,14 @@ async fn administration_needs_the_token_and_reading_does_not() {
                 .await
                 .err(),
             nodes.list_nodes(with_token(v1::ListNodesRequest {}, token)).await.err(),
-            nodes.leave_mesh(with_token(v1::LeaveMeshRequest {}, token)).await.err(),
+            nodes
+                .leave_mesh(with_token(v1::LeaveMeshRequest { force: true }, token))
+                .await
+                .err(),
+            nodes
+                .remove_node(with_token(v1::RemoveNodeRequest { name: "b".into() }, token))
+                .await
+                .err(),
             deployments
                 .serve(with_token(v1::ServeRequest::default(), token))
                 .await
@@ -80,10 +87,14 @@ async fn administration_needs_the_token_and_reading_does_not() {
             .len(),
         1
     );
-    nodes
-        .leave_mesh(with_token(v1::LeaveMeshRequest {}, ADMIN_TOKEN))
-        .await
-        .unwrap();
+    let leave = |force| with_token(v1::LeaveMeshRequest { force }, ADMIN_TOKEN);
+    let status = nodes.leave_mesh(leave(false)).await.unwrap_err();
+    assert_eq!(MeshError::from(&status).code, ErrorCode::Conflict);
+    nodes.leave_mesh(leave(true)).await.unwrap();
+    let remove = |name: &str| with_token(v1::RemoveNodeRequest { name: name.into() }, ADMIN_TOKEN);
+    nodes.remove_node(remove("b")).await.unwrap();
+    let status = nodes.remove_node(remove("x")).await.unwrap_err();
+    assert_eq!(MeshError::from(&status).code, ErrorCode::NotFound);
     let stop = |name: &str| with_token(v1::StopRequest { name: name.into() }, ADMIN_TOKEN);
     deployments.stop(stop("smol")).await.unwrap();
     let status = deployments.stop(stop("nope")).await.unwrap_err();

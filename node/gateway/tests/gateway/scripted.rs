@@ -182,8 +182,17 @@ impl Administration for Admin {
             ..Default::default()
         }])
     }
-    async fn leave(&self) -> Result<(), MeshError> {
-        Ok(())
+    async fn leave(&self, force: bool) -> Result<(), MeshError> {
+        if force {
+            return Ok(());
+        }
+        Err(MeshError::new(ErrorCode::Conflict, "others depend on it"))
+    }
+    async fn remove_node(&self, name: &str) -> Result<(), MeshError> {
+        match name {
+            "b" => Ok(()),
+            _ => Err(MeshError::new(ErrorCode::NotFound, "no such node")),
+        }
     }
     async fn serve(&self, request: v1::ServeRequest) -> Result<ServeStream, MeshError> {
         let refused = || MeshError::new(ErrorCode::ModelInvalid, format!("{} is no model", request.model));
@@ -220,7 +229,7 @@ impl Lifecycles for Told {
             return Err(MeshError::invalid("kinds", "99 is no event kind"));
         }
         self.subscribed.lock().unwrap().push(request);
-        let notices = stream::iter(self.notices.clone()).chain(stream::pending());
+        let notices = stream::iter(self.notices.clone().into_iter().map(Ok)).chain(stream::pending());
         Ok(notices.take_until(self.end.clone().cancelled_owned()).boxed())
     }
 

@@ -7,12 +7,12 @@ use mesh_actors::{
     ports::deployment::HOST_EVENTS,
 };
 use mesh_proto::{
-    MeshError, NodeId,
+    MeshError,
     wire::{Artifact, HostCommand, HostStage, StageSpec},
 };
 use tokio::sync::mpsc;
 
-use super::ControlServices;
+use super::{ControlServices, Peer};
 use crate::{error::protocol, message};
 
 /// Length of a BLAKE3 digest in hexadecimal.
@@ -22,7 +22,7 @@ const DIGEST_DIGITS: usize = 64;
 const COMMAND_MESSAGE: usize = 1024;
 
 pub async fn host_stage(
-    peer: NodeId,
+    peer: &Peer,
     mut send: SendStream,
     mut recv: RecvStream,
     request: HostStage,
@@ -31,11 +31,14 @@ pub async fn host_stage(
     let spec = request.spec.ok_or_else(|| protocol("a host request names no stage"))?;
     check(&spec)?;
     tracing::info!(
-        owner = %peer, deployment = %spec.deployment, epoch = spec.epoch, stage = spec.stage,
+        owner = %peer.id, deployment = %spec.deployment, epoch = spec.epoch, stage = spec.stage,
         layers = %format!("{}-{}", spec.layer_start, spec.layer_end), "hosting a stage"
     );
     let (sender, mut events) = mpsc::channel(HOST_EVENTS);
-    let owner = owner(peer, services);
+    let owner = StageOwner {
+        node: peer.id,
+        name: peer.name(services),
+    };
     let host = spawn_host(owner, spec, services.hosts.clone(), sender).await?;
     // The host outlives this task when the connection's end drops it in the middle: a guard takes it down then.
     let guard = HostGuard::new(host.clone());
@@ -59,18 +62,6 @@ pub async fn host_stage(
     guard.stop().await;
     let _ = send.finish();
     ended
-}
-
-/// The peer, by the name that it has in the mesh.
-fn owner(peer: NodeId, services: &ControlServices) -> StageOwner {
-    let id = peer.to_string();
-    let members = services.membership.nodes();
-    let members = members.borrow();
-    let name = members.iter().find(|member| member.id == id);
-    StageOwner {
-        node: peer,
-        name: name.map_or_else(|| id[..10].to_owned(), |member| member.name.clone()),
-    }
 }
 
 /// Nothing is allocated on an owner's word: the figures must be ones that a plan can have.

@@ -4,12 +4,12 @@ use iroh::endpoint::{Connection, ConnectionError, SendStream};
 use mesh_actors::membership::MembershipHandle;
 use mesh_proto::{
     MeshError, NodeId,
-    wire::{JoinRequest, JoinResponse, join_response},
+    wire::{JoinRequest, JoinResponse, KeyAgreement, join_response},
 };
 use tokio::time::timeout;
 
 use crate::{
-    admission::exporter,
+    admission::{JOIN_LABEL, exporter},
     endpoint::peer_of,
     error::protocol,
     message,
@@ -44,12 +44,19 @@ pub async fn join(
     connection: &Connection,
     mut send: SendStream,
     join: &JoinRequest,
+    keys: KeyAgreement,
     tickets: &TicketIssuer,
     membership: &MembershipHandle,
 ) -> Result<(), MeshError> {
     let peer = peer_of(connection);
     let admitted = async {
-        tickets.check(&join.ticket_id, &join.proof, &exporter(connection)?)?;
+        let revoked = membership.revoked().borrow().tickets_until;
+        tickets.check(
+            &join.ticket_id,
+            &join.proof,
+            &exporter(connection, JOIN_LABEL)?,
+            revoked,
+        )?;
         let node = join.node.clone().ok_or_else(|| protocol("a join names no node"))?;
         if node.id != peer.to_string() {
             return Err(protocol("a join names another node than the one that connects"));
@@ -74,7 +81,11 @@ pub async fn join(
         }
     };
     let result = Some(join_response::Result::Admitted(membership.list().borrow().clone()));
-    message::write(&mut send, &JoinResponse { result }).await?;
+    let response = JoinResponse {
+        result,
+        keys: keys.into(),
+    };
+    message::write(&mut send, &response).await?;
     let _ = send.finish();
     if let Ok(ConnectionError::ApplicationClosed(close)) = timeout(ADMISSION_LIMIT, connection.closed()).await
         && close.reason == JOINED
@@ -91,7 +102,7 @@ mod tests {
 
     use iroh::endpoint::VarInt;
     use mesh_actors::{
-        membership::{MemberStore, spawn_membership},
+        membership::{Known, MemberStore, Revoked, spawn_membership},
         root::RootHandle,
     };
     use mesh_proto::{
@@ -102,7 +113,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        LinkOptions, NodeEndpoint, Ticket,
+        ClientKey, LinkOptions, NodeEndpoint, Ticket,
         peers::{connect, open},
         protocol::{CONTROL_ALPN, MAX_MESSAGE},
     };
@@ -110,7 +121,7 @@ mod tests {
     struct NoFile;
 
     impl MemberStore for NoFile {
-        fn save(&self, _: &[Node]) -> Result<(), MeshError> {
+        fn save(&self, _: &[Node], _: &Revoked) -> Result<(), MeshError> {
             Ok(())
         }
     }
@@ -127,7 +138,7 @@ mod tests {
             let endpoint = endpoint(1).await;
             let root = RootHandle::spawn(CancellationToken::new()).await.unwrap();
             let own = member(&endpoint, "a");
-            let membership = spawn_membership(own, Vec::new(), Arc::new(NoFile), &root)
+            let membership = spawn_membership(own, Known::default(), Arc::new(NoFile), &root)
                 .await
                 .unwrap();
             let issuer = Arc::new(Self {
@@ -147,13 +158,14 @@ mod tests {
                 let Some(Request::Join(request)) = request.request else {
                     panic!("{request:?}")
                 };
-                let _ = join(&connection, send, &request, &self.tickets, &self.membership).await;
+                let keys = KeyAgreement::Same;
+                let _ = join(&connection, send, &request, keys, &self.tickets, &self.membership).await;
             }
         }
 
         fn ticket(&self) -> Ticket {
             self.tickets
-                .issue(self.endpoint.id(), self.endpoint.addresses())
+                .issue(self.endpoint.id(), self.endpoint.addresses(), 0)
                 .unwrap()
         }
 
@@ -192,22 +204,24 @@ mod tests {
             .unwrap();
         let request = JoinRequest {
             ticket_id: ticket.id.to_vec(),
-            proof: ticket.proof(&exporter(&connection).unwrap()),
+            proof: ticket.proof(&exporter(&connection, JOIN_LABEL).unwrap()),
             node: Some(member(&gone, "b")),
         };
-        let _stream = open(&connection, Request::Join(request)).await.unwrap();
+        let _stream = open(&connection, Request::Join(request), &ClientKey::default())
+            .await
+            .unwrap();
         issuer.lists(2).await;
         connection.close(VarInt::from_u32(0), b"");
         issuer.lists(1).await;
 
         let stays = endpoint(3).await;
-        crate::join(&stays, &ticket, member(&stays, "b"))
+        crate::join(&stays, &ticket, member(&stays, "b"), &ClientKey::default())
             .await
             .expect("the name is free");
         issuer.lists(2).await;
         // The next is only served when the one before is done.
         let other = endpoint(4).await;
-        crate::join(&other, &ticket, member(&other, "c"))
+        crate::join(&other, &ticket, member(&other, "c"), &ClientKey::default())
             .await
             .expect("admitted");
         issuer.lists(3).await;
