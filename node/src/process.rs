@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing_subscriber::EnvFilter;
 
 /// Prepares the process for exact mode. Call it first in `main`, before any thread starts: llama.cpp reads its
@@ -27,6 +28,25 @@ pub fn init_logging(filter: &str) -> Result<(), crate::NodeError> {
         .with_writer(std::io::stderr);
     let _ = subscriber.with_ansi(colours).try_init();
     Ok(())
+}
+
+/// Files that this process may open, after it has raised the limit as far as it may. Most systems set it low for the sake
+/// of programs that use `select`, which nothing here does.
+pub(crate) fn raise_file_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Some systems have a limit of their own below the one they name.
+    let in_force = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised,
+        Err(error) => {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+            limit
+        }
+    };
+    in_force.current.unwrap_or(u64::MAX)
 }
 
 /// Version of the llama.cpp that is built in, by the crate that brings it.

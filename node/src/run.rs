@@ -39,6 +39,7 @@ use crate::{
     members::MemberFile,
     parts::Parts,
     plugins::Plugins,
+    process::raise_file_limit,
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
     store::DiskStore,
@@ -245,7 +246,7 @@ impl Node {
             end_node: end_node.clone(),
         });
         let gateway = Gateway::new(
-            gateway_options(&config, &data, recorder.clone())?,
+            gateway_options(&config, &data, recorder.clone(), address(&http, config.http))?,
             inference,
             administration,
             lifecycles,
@@ -432,10 +433,14 @@ fn gateway_options(
     config: &NodeConfig,
     data: &DataDir,
     telemetry: Arc<dyn Telemetry>,
+    http: SocketAddr,
 ) -> Result<GatewayOptions, NodeError> {
     let secret = |text: &str| Secret::new(text).map_err(|error| NodeError::Config(error.to_string()));
     let mut options = GatewayOptions::new(secret(&data.token)?);
     options.telemetry = telemetry;
+    options.hosts = config.hosts(http);
+    options.origins = config.allow_origins.to_vec();
+    options.connections = config.connections(raise_file_limit());
     options.session_header = config.session_header()?;
     options.api_key = config.api_key.as_ref().map(|key| secret(&key.0)).transpose()?;
     Ok(options)
