@@ -2,9 +2,11 @@
 
 use std::{
     fs,
-    io::Write,
+    io::{Read, Write},
     path::{Path, PathBuf},
 };
+
+use mesh_gguf::open_regular;
 
 use crate::NodeError;
 
@@ -18,10 +20,10 @@ pub fn built_in_model() -> &'static [u8] {
     MODEL
 }
 
-/// The model as a file in `directory`, written when it is not there yet.
+/// The model as a file in `directory`, written when it is not there or is another.
 pub(crate) fn built_in_file(directory: &Path) -> Result<PathBuf, NodeError> {
     let path = directory.join("built-in.gguf");
-    if fs::metadata(&path).is_ok_and(|found| found.len() == MODEL.len() as u64) {
+    if is_there(&path) {
         return Ok(path);
     }
     let write = || -> std::io::Result<()> {
@@ -34,4 +36,33 @@ pub(crate) fn built_in_file(directory: &Path) -> Result<PathBuf, NodeError> {
     };
     write().map_err(NodeError::file("write", &path))?;
     Ok(path)
+}
+
+/// Two megabytes: read in less time than a directory is listed.
+fn is_there(path: &Path) -> bool {
+    let Ok((file, facts)) = open_regular(path) else {
+        return false;
+    };
+    let mut found = Vec::new();
+    facts.len() == MODEL.len() as u64 && file.take(facts.len()).read_to_end(&mut found).is_ok() && found == MODEL
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_another_is_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = built_in_file(dir.path()).unwrap();
+        let written = fs::metadata(&path).unwrap().modified().unwrap();
+        built_in_file(dir.path()).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), written);
+        for change in [0, MODEL.len() / 2] {
+            let mut other = MODEL.to_vec();
+            other[change] ^= 1;
+            fs::write(&path, other).unwrap();
+            assert_eq!(fs::read(built_in_file(dir.path()).unwrap()).unwrap(), MODEL);
+        }
+    }
 }

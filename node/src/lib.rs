@@ -15,6 +15,7 @@ mod lifecycle;
 mod members;
 mod parts;
 mod plugins;
+mod private;
 mod process;
 pub mod receipts;
 pub mod run;

@@ -10,7 +10,10 @@ use mesh_actors::membership::MemberStore;
 use mesh_proto::{MeshError, v1::Node};
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeError, data_dir::write_json};
+use crate::{
+    NodeError,
+    data_dir::{read_text, write_json},
+};
 
 /// What is kept of a member, and what is not: a field that is new must be put on one side.
 #[derive(Serialize, Deserialize)]
@@ -55,7 +58,7 @@ impl MemberFile {
 
     /// The list as last saved; empty for a new node.
     pub fn load(&self) -> Result<Vec<Node>, NodeError> {
-        let text = match fs::read_to_string(&self.path) {
+        let text = match read_text(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(NodeError::file("read", &self.path)(error)),
