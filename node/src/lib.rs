@@ -6,6 +6,7 @@ mod administration;
 mod built_in;
 pub mod config;
 pub mod data_dir;
+mod desired;
 mod enter;
 pub mod environment;
 mod error;

@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use mesh_actors::{
-    deployment::{DeploymentEnvironment, Owner},
+    deployment::{DeploymentEnvironment, Epochs, Owner},
     directory::Directory,
     events::{EndObserver, EventBus},
     host::{HostEnvironment, StageRegistry},
@@ -32,6 +32,7 @@ use crate::{
     NodeConfig, NodeError,
     administration::MeshAdministration,
     data_dir::DataDir,
+    desired::DesiredFile,
     enter::{enter_mesh, first_list},
     host_facts::{HostFacts, host_facts},
     inference::MeshInference,
@@ -184,15 +185,19 @@ impl Node {
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
         mesh_hosts.set_local(hosts.clone());
-        let owner = Owner::new(Arc::new(DeploymentEnvironment {
+        let desired = Arc::new(DesiredFile::open(data.file("deployments.json"))?);
+        let epochs = Epochs::take(desired.clone())?;
+        let deployments = DeploymentEnvironment {
             node: id,
             node_name: name.clone(),
             store: store.clone(),
             hosts: mesh_hosts,
             members: membership.nodes(),
             directory: directory.clone(),
+            desired: desired.clone(),
             root: root.clone(),
-        }));
+        };
+        let owner = Owner::new(Arc::new(deployments), epochs);
 
         let tickets = TicketIssuer::new(&data.key);
         let services = Arc::new(ControlServices {
@@ -240,6 +245,7 @@ impl Node {
             member_file,
             directory,
             owner: owner.clone(),
+            desired: desired.clone(),
             peers,
             plugins,
             issuer,
@@ -258,6 +264,7 @@ impl Node {
             grpc: address(&grpc, config.grpc),
             addresses: endpoint.addresses(),
         };
+        owner.restore(desired.deployments()).await;
         data.announce(&facts.name, facts.http, facts.grpc)?;
         tracing::info!(name = %facts.name, id = %facts.id, http = %facts.http, grpc = %facts.grpc, exact = own.exact, "node started");
         Ok(Self {
