@@ -3,11 +3,14 @@
 
 mod bad_input;
 mod cancel;
+mod crowds;
 mod exact;
+mod files;
 mod join;
 mod lifecycle;
 mod one_name;
 mod openai_client;
+mod owner_restart;
 mod plugins;
 mod real_models;
 mod receipts;
