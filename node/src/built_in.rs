@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{Read, Write},
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use mesh_gguf::open_regular;
@@ -12,6 +13,9 @@ use crate::NodeError;
 
 /// What `mesh serve` calls it.
 pub const BUILT_IN: &str = "built-in";
+
+/// Modification time of the file: it belongs to a source's identity, and whenever it is written it is the same model.
+const WRITTEN: SystemTime = SystemTime::UNIX_EPOCH;
 
 static MODEL: &[u8] = include_bytes!("../models/psalm-2m-q8_0.gguf");
 
@@ -30,6 +34,7 @@ pub(crate) fn built_in_file(directory: &Path) -> Result<PathBuf, NodeError> {
         fs::create_dir_all(directory)?;
         let mut file = tempfile::NamedTempFile::new_in(directory)?;
         file.write_all(MODEL)?;
+        file.as_file().set_modified(WRITTEN)?;
         file.as_file().sync_all()?;
         file.persist(&path).map_err(|error| error.error)?;
         Ok(())
@@ -63,6 +68,11 @@ mod tests {
             other[change] ^= 1;
             fs::write(&path, other).unwrap();
             assert_eq!(fs::read(built_in_file(dir.path()).unwrap()).unwrap(), MODEL);
+            assert_eq!(
+                fs::metadata(&path).unwrap().modified().unwrap(),
+                written,
+                "the same source"
+            );
         }
     }
 }

@@ -10,14 +10,14 @@ use mesh_tests::{ChatCall, Processes, until};
 /// From the owner's start to its deployment: the hosts on the other nodes first have to notice that it was gone.
 const RETURN_LIMIT: Duration = Duration::from_secs(90);
 
-/// The owner; another node admits members and watches.
+/// The owner, which holds a stage; another node admits members, is the head, and tells of its requests.
 const OWNER: usize = 1;
 
 async fn serve(mesh: &Processes, model: &str) -> Result<Deployment> {
     let request = ServeRequest {
         model: model.to_owned(),
         name: "psalm".to_owned(),
-        stages: "b:0-3,c:3-5,a:5-8".to_owned(),
+        stages: "a:0-3,b:3-5,c:5-8".to_owned(),
         ..ServeRequest::default()
     };
     mesh.api(OWNER).serve(request).await
@@ -43,6 +43,17 @@ async fn ready(mesh: &Processes) -> Deployment {
     listed(mesh, |deployment| deployment.ready).await
 }
 
+/// Waits until the owner has all nodes.
+async fn all_up(mesh: &Processes) {
+    let api = mesh.api(OWNER);
+    until("all nodes are up", RETURN_LIMIT, || async {
+        let nodes = api.status().await.ok()?.nodes;
+        let up = nodes.iter().filter(|node| node.state == NodeState::Up as i32).count();
+        (up == 3).then_some(())
+    })
+    .await;
+}
+
 /// Waits until a node knows of this epoch: it has to notice first that the owner is back.
 async fn seen(mesh: &Processes, node: usize, epoch: u64) {
     let api = mesh.api(node);
@@ -63,6 +74,7 @@ async fn restart_by(mesh: &mut Processes, signal: &str) -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_owner_brings_its_deployment_back_and_one_that_was_stopped_stays_stopped() -> Result<()> {
     let mut mesh = Processes::start(3).await?;
+    all_up(&mesh).await;
     let first = serve(&mesh, "built-in").await?;
     let text = recited(&mesh, 0).await?;
     let mut last = first.epoch;
@@ -95,14 +107,8 @@ async fn a_killed_owner_brings_its_deployment_back_and_one_that_was_stopped_stay
     }
     mesh.api(OWNER).stop("psalm").await?;
     restart_by(&mut mesh, "-KILL").await?;
-    let api = mesh.api(OWNER);
-    until("all nodes are up", RETURN_LIMIT, || async {
-        let nodes = api.status().await.ok()?.nodes;
-        let up = nodes.iter().filter(|node| node.state == NodeState::Up as i32).count();
-        (up == 3).then_some(())
-    })
-    .await;
-    assert!(api.status().await?.deployments.is_empty());
+    all_up(&mesh).await;
+    assert!(mesh.api(OWNER).status().await?.deployments.is_empty());
     // The name and the epochs are free.
     let again = serve(&mesh, "built-in").await?;
     assert!(again.epoch > last, "{} after {last}", again.epoch);
@@ -114,6 +120,7 @@ async fn a_killed_owner_brings_its_deployment_back_and_one_that_was_stopped_stay
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_is_gone_is_told_and_comes_back_when_it_is_served_again() -> Result<()> {
     let mut mesh = Processes::start(3).await?;
+    all_up(&mesh).await;
     let files = tempfile::tempdir()?;
     let (model, aside) = (files.path().join("psalm.gguf"), files.path().join("aside"));
     std::fs::write(&model, mesh_node::built_in_model())?;
@@ -137,7 +144,7 @@ async fn a_model_that_is_gone_is_told_and_comes_back_when_it_is_served_again() -
     std::fs::write(&model, mesh_node::built_in_model())?;
     listed(&mesh, lost("has changed since it was served")).await;
     std::fs::rename(&aside, &model)?;
-    let stages = "b:0-3,c:3-5,a:5-8";
+    let stages = "a:0-3,b:3-5,c:5-8";
     let (code, _, err) = mesh
         .command(OWNER, &["serve", &path, "--name", "psalm", "--stages", stages])
         .await?;

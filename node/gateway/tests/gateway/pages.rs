@@ -28,6 +28,16 @@ fn listing() -> GatewayOptions {
     }
 }
 
+/// Host, origin, content type, sec-fetch-site; status of a chat, status of a probe.
+type Case = (
+    &'static str,
+    Option<&'static str>,
+    Option<&'static str>,
+    Option<&'static str>,
+    u16,
+    u16,
+);
+
 async fn start(inference: Arc<Immediate>) -> Server {
     start_with(listing(), inference, Arc::new(Admin::default())).await
 }
@@ -61,8 +71,7 @@ async fn what_a_page_can_send_is_refused_and_what_clients_send_is_served() {
     let inference = Arc::new(Immediate::default());
     let server = start(inference.clone()).await;
     let json = ("content-type", "application/json");
-    // (host, origin, content type, sec-fetch-site) → status of a chat, status of a probe.
-    let cases: [(&str, Option<&str>, Option<&str>, Option<&str>, u16, u16); 17] = [
+    let cases: [Case; 17] = [
         ("localhost:9470", None, Some("application/json"), None, 200, 200),
         ("127.0.0.1", None, Some("application/json"), None, 200, 200),
         ("[::1]:9470", None, Some("application/json"), None, 200, 200),
