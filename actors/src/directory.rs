@@ -159,6 +159,13 @@ impl Directory {
         (!named.is_empty()).then(|| named.swap_remove(ready.unwrap_or(0)))
     }
 
+    /// As [`Self::find`], without this node's own.
+    pub fn find_peer(&self, name: &str) -> Option<DeploymentRoute> {
+        let peers = lock(&self.shared.peers);
+        let mut routes = peers.values().flat_map(|list| &list.deployments);
+        routes.find(|route| name_of(route) == name).cloned()
+    }
+
     /// The owner of a deployment that is not this node's own.
     pub fn peer_owner(&self, name: &str) -> Option<NodeId> {
         let peers = lock(&self.shared.peers);

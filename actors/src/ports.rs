@@ -2,6 +2,7 @@
 //! llama.cpp in `mesh-engine`, iroh in `mesh-links`, files in `mesh-node`; scripted ones in the tests.
 
 pub mod deployment;
+pub mod desired;
 pub mod engine;
 pub mod inference;
 pub mod lifecycle;

@@ -4,6 +4,7 @@
 //! Behind the feature `scripted`. Nothing here sleeps: tests hold calls at a [`Gate`] and wait with [`eventually`].
 
 mod chain;
+mod desired;
 mod engine;
 mod events;
 mod gate;
@@ -13,6 +14,7 @@ mod plugin;
 mod vocabulary;
 
 pub use chain::{Chain, ChainOptions, ExtraHost, chain_owner, generate_text, read_all};
+pub use desired::ScriptedDesired;
 pub use engine::{Call, Script, ScriptedEngine, ScriptedLoader, Verdict};
 pub use events::EventLog;
 pub use gate::{Gate, eventually};

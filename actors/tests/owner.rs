@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use mesh_actors::{
-    deployment::{DeploymentEnvironment, Owner},
+    deployment::{DeploymentEnvironment, Epochs, Owner},
     directory::Directory,
     ports::inference::ServeStream,
     root::RootHandle,
-    scripted::{ScriptedHosts, ScriptedStage, ScriptedStore, eventually, member},
+    scripted::{ScriptedDesired, ScriptedHosts, ScriptedStage, ScriptedStore, eventually, member},
 };
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
@@ -23,10 +23,16 @@ struct World {
     hosts: Arc<ScriptedHosts>,
     directory: Directory,
     members: watch::Sender<Vec<Node>>,
+    desired: Arc<ScriptedDesired>,
 }
 
 impl World {
     async fn new() -> Self {
+        Self::after(Arc::default()).await
+    }
+
+    /// A run of the node after the one that left this.
+    async fn after(desired: Arc<ScriptedDesired>) -> Self {
         let (store, hosts, directory) = (Arc::default(), Arc::default(), Directory::default());
         let (members, watched) = watch::channel(vec![member(1, "a"), member(2, "b"), member(3, "c")]);
         let environment = DeploymentEnvironment {
@@ -36,15 +42,35 @@ impl World {
             hosts: Arc::clone(&hosts) as _,
             members: watched,
             directory: directory.clone(),
+            desired: Arc::clone(&desired) as _,
             root: RootHandle::spawn(CancellationToken::new()).await.expect("root"),
         };
         Self {
-            owner: Owner::new(Arc::new(environment)),
+            owner: Owner::new(
+                Arc::new(environment),
+                Epochs::take(Arc::clone(&desired) as _).expect("epochs"),
+            ),
             store,
             hosts,
             directory,
             members,
+            desired,
         }
+    }
+
+    /// The node is killed and starts again.
+    async fn again(&self) -> Self {
+        let next = Self::after(self.desired.clone()).await;
+        next.owner.restore(self.desired.deployments()).await;
+        next
+    }
+
+    async fn lost_because(&self, name: &str, reason: &str) {
+        eventually(reason, || {
+            let listed = self.listed(name);
+            listed.is_some_and(|lost| lost.phase == DeploymentPhase::Lost as i32 && lost.reason.contains(reason))
+        })
+        .await;
     }
 
     fn listed(&self, name: &str) -> Option<Deployment> {
@@ -475,4 +501,137 @@ async fn hosts_that_open_after_another_refused_are_let_go() {
         (world.listed("x").map(|ready| ready.epoch), world.hosts.held()),
         (Some(3), 3)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_ready_comes_back_with_its_owner_where_it_was_and_what_was_stopped_does_not() {
+    let world = World::new().await;
+    let first = world.served("x").await;
+    world.served("y").await;
+    world.owner.stop("y").await.expect("stopped");
+    let next = world.again().await;
+    assert!(next.listed("y").is_none());
+    eventually("back", || next.is_ready("x")).await;
+    let back = next.listed("x").expect("ready");
+    assert!(back.epoch > 1000, "no epoch comes again: {}", back.epoch);
+    assert_eq!((back.created, &back.stages), (first.created, &first.stages));
+    next.owner.stop("x").await.expect("stopped");
+    assert!(next.again().await.listed("x").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_ready_yet_is_not_kept_and_what_cannot_be_kept_is_not_served() {
+    let world = World::new().await;
+    world.hosts.manual();
+    let _loading = world.owner.serve(serve("x")).await.expect("taken");
+    world.opened(1, 3).await;
+    assert_eq!(world.desired.deployments(), []);
+    world.hosts.automatic();
+    world.desired.fill(true);
+    let mut stream = world.owner.serve(serve("y")).await.expect("taken");
+    let error = answer(&mut stream).await.expect_err("the disk is full");
+    assert_eq!(error.code, ErrorCode::InsufficientResources);
+    eventually("hosts dropped", || {
+        world.hosts.held() == 3 && world.listed("y").is_none()
+    })
+    .await;
+    world.desired.fill(false);
+    world.served("y").await;
+    assert_eq!(world.desired.deployments().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_listed_while_it_comes_back_and_waits_for_the_nodes_that_it_was_on() {
+    let world = World::new().await;
+    world.served("x").await;
+    let next = World::after(world.desired.clone()).await;
+    let down = Node {
+        state: NodeState::Down.into(),
+        ..member(2, "b")
+    };
+    next.members.send_replace(vec![member(1, "a"), down, member(3, "c")]);
+    next.hosts.manual();
+    next.owner.restore(world.desired.deployments()).await;
+    let listed = next.listed("x").expect("listed at once");
+    assert!(!listed.ready && !listed.reason.is_empty());
+    next.lost_because("x", "b").await;
+    assert_eq!(next.hosts.opened().len(), 0, "it goes nowhere else");
+    next.members
+        .send_replace(vec![member(1, "a"), member(2, "b"), member(3, "c")]);
+    let stages = next.opened(1001, 3).await;
+    assert_eq!(
+        next.owner
+            .serve(ServeRequest { lanes: 2, ..serve("x") })
+            .await
+            .expect_err("taken")
+            .code,
+        ErrorCode::Conflict
+    );
+    for stage in &stages {
+        stage.loaded();
+    }
+    for stage in &stages {
+        command(stage).await;
+        stage.say(host_event::Event::Connected(HostConnected {}));
+    }
+    command(&stages[0]).await;
+    stages[0].say(host_event::Event::Activated(HostActivated {}));
+    eventually("back", || next.is_ready("x")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_gone_or_another_is_told_and_serving_it_again_tries_at_once() {
+    let world = World::new().await;
+    world.served("x").await;
+    for (state, reason) in [
+        ("missing", "there is no such file"),
+        ("other", "m has changed since it was served"),
+    ] {
+        let next = World::after(world.desired.clone()).await;
+        next.store.now(state);
+        next.owner.restore(world.desired.deployments()).await;
+        next.lost_because("x", reason).await;
+        assert_eq!(world.desired.deployments().len(), 1, "it is kept");
+        next.store.now("");
+        let mut stream = next.owner.serve(serve("x")).await.expect("as before");
+        assert!(answer(&mut stream).await.expect("ready").ready);
+        assert_eq!(
+            next.owner.serve(serve("x")).await.expect_err("taken").code,
+            ErrorCode::Conflict
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_node_serves_meanwhile_is_not_taken_back() {
+    let world = World::new().await;
+    world.served("x").await;
+    let next = World::after(world.desired.clone()).await;
+    let theirs = Deployment {
+        name: "x".to_owned(),
+        owner: "b".to_owned(),
+        ready: true,
+        ..Deployment::default()
+    };
+    let route = |deployment| DeploymentRoute {
+        deployment: Some(deployment),
+        head: String::new(),
+    };
+    let list = |deployments| DeploymentList {
+        version: 1,
+        deployments,
+    };
+    next.directory.peer_list(NodeId([2; 32]), list(vec![route(theirs)]));
+    next.owner.restore(world.desired.deployments()).await;
+    let own = || {
+        let own = next.directory.watch_own().borrow().deployments.clone();
+        own.into_iter().find_map(|route| route.deployment)
+    };
+    eventually("told", || {
+        own().is_some_and(|own| own.reason.contains("already served by node b"))
+    })
+    .await;
+    eventually("hosts dropped", || next.hosts.held() == 0).await;
+    next.directory.peer_list(NodeId([2; 32]), list(Vec::new()));
+    eventually("back when the name is free", || next.is_ready("x")).await;
 }

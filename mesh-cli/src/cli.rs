@@ -15,7 +15,7 @@ Examples:
   mesh node join TICKET --name b                   another node, on another machine
   mesh serve model.gguf --name smol --stages 2     one model, two nodes
   mesh run smol \"What is a mesh?\"                  ask it
-  curl localhost:9470/v1/chat/completions \\
+  curl localhost:9470/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"model\":\"smol\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}'";
 
 /// Serves a GGUF model that is too big for any one machine from several machines at once.

@@ -111,7 +111,8 @@ fn exit_of(code: ErrorCode) -> Exit {
         | ErrorCode::ContextLengthExceeded
         | ErrorCode::TemplateError
         | ErrorCode::Unsupported
-        | ErrorCode::TooLarge => Exit::Usage,
+        | ErrorCode::TooLarge
+        | ErrorCode::UnsupportedMediaType => Exit::Usage,
         ErrorCode::Unreachable => Exit::Unreachable,
         ErrorCode::ModelNotFound | ErrorCode::NotFound => Exit::NotFound,
         ErrorCode::Unauthenticated | ErrorCode::PermissionDenied | ErrorCode::Conflict => Exit::Refused,

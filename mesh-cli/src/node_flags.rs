@@ -44,6 +44,15 @@ pub(crate) struct NodeFlags {
     /// Layers of a stage that go to the GPU, in builds with a GPU back end [default: all]
     #[arg(long, value_name = "N")]
     gpu_layers: Option<u32>,
+    /// A name under which the HTTP port may be asked, beside localhost and the node's address; can be given more than once
+    #[arg(long = "allow-host", value_name = "NAME")]
+    allow_hosts: Vec<String>,
+    /// Origin of web pages that may ask, such as http://localhost:3000; can be given more than once [default: none]
+    #[arg(long = "allow-origin", value_name = "ORIGIN")]
+    allow_origins: Vec<String>,
+    /// Most connections from one address, for a proxy on another machine; loopback is not counted [default: a quarter]
+    #[arg(long, value_name = "N")]
+    connections_per_address: Option<usize>,
     /// Header that carries the caller's agent session, such as x-agent-session [default: none]
     #[arg(long, value_name = "NAME")]
     agent_session_header: Option<String>,
@@ -88,6 +97,9 @@ impl NodeFlags {
             memory: self.memory,
             no_exact: self.no_exact,
             gpu_layers: self.gpu_layers,
+            allow_hosts: self.allow_hosts.clone(),
+            allow_origins: self.allow_origins.clone(),
+            connections_per_address: self.connections_per_address,
             agent_session_header: self.agent_session_header.clone(),
             no_events: self.no_events,
             receipts: self.receipts,

@@ -18,7 +18,7 @@ use mesh_proto::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::{inference::MeshInference, members::MemberFile, plugins::Plugins};
+use crate::{desired::DesiredFile, inference::MeshInference, members::MemberFile, plugins::Plugins};
 
 /// How long status waits for the lanes of a head elsewhere; without them it is shown all the same.
 const LANES_LIMIT: Duration = Duration::from_secs(1);
@@ -33,6 +33,7 @@ pub struct MeshAdministration {
     pub member_file: std::sync::Arc<MemberFile>,
     pub directory: Directory,
     pub owner: Owner,
+    pub desired: std::sync::Arc<DesiredFile>,
     pub peers: Peers,
     pub plugins: Plugins,
     /// `None` on the issuer.
@@ -87,6 +88,7 @@ impl Administration for MeshAdministration {
             (Err(error), true) => tracing::warn!(%error, "leaves all the same"),
         }
         self.member_file.remove()?;
+        self.desired.leave()?;
         tracing::info!("left the mesh");
         self.end_node.cancel();
         Ok(())

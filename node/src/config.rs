@@ -1,6 +1,7 @@
 //! Settings of a node: defaults, then the TOML file, then `MESH_*`, then flags; checked at the end.
 
 mod file;
+mod list;
 mod plugin;
 mod secret;
 
@@ -16,10 +17,11 @@ use figment::{
     providers::{Env, Serialized},
 };
 use mesh_actors::events::EventOptions;
-use mesh_gateway::SessionHeader;
+use mesh_gateway::{ConnectionLimits, HostName, Hosts, Origin, SessionHeader};
 use serde::{Deserialize, Serialize};
 
 use file::ConfigFile;
+pub use list::Listed;
 pub use plugin::{FileDigest, PluginSetting, ProposalDeadline};
 pub use secret::SecretSetting;
 
@@ -57,6 +59,15 @@ pub struct NodeConfig {
     /// Key that inference needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_key: Option<SecretSetting>,
+    /// Names under which HTTP may be asked, beside those of loopback and the address it listens on.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub allow_hosts: Listed<HostName>,
+    /// Origins of web pages that may ask over HTTP.
+    #[serde(default, skip_serializing_if = "Listed::is_empty")]
+    pub allow_origins: Listed<Origin>,
+    /// Most connections from one address; a share of all when absent. Loopback is not counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_address: Option<usize>,
     /// Header that carries agent sessions; none when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_session_header: Option<String>,
@@ -114,6 +125,15 @@ pub struct ConfigOverrides {
     /// See [`NodeConfig::gpu_layers`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_layers: Option<u32>,
+    /// See [`NodeConfig::allow_hosts`]; any at all take the place of those in the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_hosts: Vec<String>,
+    /// See [`NodeConfig::allow_origins`]; any at all take the place of those in the file.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_origins: Vec<String>,
+    /// See [`NodeConfig::connections_per_address`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connections_per_address: Option<usize>,
     /// See [`NodeConfig::agent_session_header`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_session_header: Option<String>,
@@ -178,6 +198,9 @@ impl Default for NodeConfig {
             exact: true,
             gpu_layers: None,
             api_key: None,
+            allow_hosts: Listed::default(),
+            allow_origins: Listed::default(),
+            connections_per_address: None,
             agent_session_header: None,
             events: true,
             event_window: EventOptions::default().window_events,
@@ -248,6 +271,9 @@ impl NodeConfig {
             let (least, most) = EVENT_WINDOWS.into_inner();
             return refuse(format!("event_window is {}; use {least} to {most}", self.event_window));
         }
+        if self.connections_per_address == Some(0) {
+            return refuse("connections_per_address is 0; use at least 1".to_owned());
+        }
         self.session_header()?;
         for plugin in &self.plugins {
             plugin.check().map_err(NodeError::Config)?;
@@ -277,6 +303,22 @@ impl NodeConfig {
     pub(crate) fn session_header(&self) -> Result<Option<SessionHeader>, NodeError> {
         let header = self.agent_session_header.as_deref().map(SessionHeader::new).transpose();
         header.map_err(|error| NodeError::Config(format!("agent_session_header: {error}")))
+    }
+
+    /// Names under which HTTP is asked, at this address. A node with a key takes every name, unless some are listed: the
+    /// key is what a page with such a name lacks.
+    pub(crate) fn hosts(&self, listen: SocketAddr) -> Hosts {
+        if self.api_key.is_some() && self.allow_hosts.is_empty() {
+            return Hosts::any();
+        }
+        Hosts::of(listen.ip(), self.allow_hosts.to_vec())
+    }
+
+    /// Connections of a process that may open so many files.
+    pub(crate) fn connections(&self, files: u64) -> ConnectionLimits {
+        let limits = ConnectionLimits::for_files(files);
+        let per_address = self.connections_per_address.unwrap_or(limits.per_address);
+        ConnectionLimits { per_address, ..limits }
     }
 
     /// Bounds of the event bus.
@@ -372,6 +414,48 @@ mod tests {
             .expect_err("no number")
             .to_string();
         assert!(error.contains("threads") && error.contains("config.toml"), "{error}");
+    }
+
+    #[test]
+    fn hosts_and_origins_are_lists_that_are_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let written = "allow_hosts = ['gpu-box.example']\nallow_origins = ['http://localhost:3000']\n";
+        std::fs::write(dir.path().join("config.toml"), written).unwrap();
+        let config = NodeConfig::load(overrides(dir.path())).unwrap();
+        assert_eq!(
+            config.allow_origins.to_vec(),
+            ["http://localhost:3000".parse().unwrap()]
+        );
+        assert_eq!(config.allow_hosts.to_vec(), ["gpu-box.example".parse().unwrap()]);
+        let flags = ConfigOverrides {
+            allow_origins: vec!["https://chat.example".to_owned()],
+            ..overrides(dir.path())
+        };
+        let config = NodeConfig::load(flags).unwrap();
+        assert_eq!(config.allow_origins.to_vec(), ["https://chat.example".parse().unwrap()]);
+        for origin in ["null", "*", "https://chat.example/"] {
+            let flags = ConfigOverrides {
+                allow_origins: vec![origin.to_owned()],
+                ..overrides(dir.path())
+            };
+            let error = NodeConfig::load(flags).expect_err(origin).to_string();
+            assert!(error.contains("no origin of a web page"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_node_with_a_key_is_asked_under_any_name_unless_some_are_listed() {
+        let listen = NodeConfig::default().http;
+        let key = Some(SecretSetting("key".to_owned()));
+        let open = NodeConfig::default();
+        assert_eq!(open.hosts(listen), Hosts::of(listen.ip(), Vec::new()));
+        let keyed = NodeConfig { api_key: key, ..open };
+        assert_eq!(keyed.hosts(listen), Hosts::any());
+        let listed = NodeConfig {
+            allow_hosts: Listed::new(vec!["x".to_owned()]).unwrap(),
+            ..keyed
+        };
+        assert_eq!(listed.hosts(listen), Hosts::of(listen.ip(), vec!["x".parse().unwrap()]));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The data directory of a node.
 //!
 //! ```text
-//! lock           held while the node runs
+//! lock           held while the node runs, mode 0600 in a directory of mode 0700
 //! node.key       secret key of the QUIC endpoint, mode 0600
 //! admin.token    administration token, mode 0600
 //! node.json      name and id: whose directory this is
@@ -9,6 +9,7 @@
 //! members.json   the mesh, as last known
 //! proven.json    which stage files were loaded before, by digest
 //! revoked.json   nodes that were removed, and the tickets that ended with them
+//! deployments.json  what the node serves again when it starts, and the epochs it has used
 //! quic.port      UDP port of the QUIC endpoint, kept over restarts
 //! config.toml    settings, if the user wrote any
 //! models/        model parts, cut here or fetched
@@ -17,20 +18,27 @@
 
 use std::{
     env,
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    fs::{self, File, TryLockError},
+    io::{self, Read, Write},
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
+use mesh_gguf::open_regular;
 use serde::{Deserialize, Serialize};
 
-use crate::{NodeError, environment};
+use crate::{
+    NodeError, environment,
+    private::{check_secret, private_directory, private_lock},
+};
 
 /// How long a start waits for a command that holds the lock for a moment.
 const LOCK_TRIES: usize = 10;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Longest file of the directory that is read as a whole: a member list of thousands of nodes.
+const MAX_TEXT: u64 = 16 << 20;
 
 /// The node's secret key.
 const KEY_FILE: &str = "node.key";
@@ -92,17 +100,17 @@ pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
         );
         NodeError::NotRunning(message)
     };
-    let Ok(lock) = File::open(data_dir.join("lock")) else {
+    let Ok((lock, _)) = open_regular(&data_dir.join("lock")) else {
         return Err(not_running());
     };
     // A lock that can be had belongs to nobody: the node has gone, whatever it left behind.
     if lock.try_lock_shared().is_ok() {
         return Err(not_running());
     }
-    let text = fs::read_to_string(data_dir.join("running.json")).map_err(|_| not_running())?;
+    let text = read_text(&data_dir.join("running.json")).map_err(|_| not_running())?;
     let running: RunningFile = serde_json::from_str(&text).map_err(|_| not_running())?;
     let token_file = data_dir.join("admin.token");
-    let token = fs::read_to_string(&token_file).map_err(NodeError::file("read", token_file))?;
+    let token = read_secret(&token_file)?.ok_or_else(not_running)?;
     Ok(RunningNode {
         grpc: running.grpc,
         http: running.http,
@@ -115,16 +123,15 @@ pub fn running_node(data_dir: &Path) -> Result<RunningNode, NodeError> {
 /// The secret key of the node of a data directory, whether it runs or not.
 pub(crate) fn read_key(data_dir: &Path) -> Result<[u8; 32], NodeError> {
     let file = data_dir.join(KEY_FILE);
-    match fs::read_to_string(&file) {
-        Ok(text) => parse_key(data_dir, text.trim()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+    match read_secret(&file)? {
+        Some(text) => parse_key(data_dir, text.trim()),
+        None => {
             let message = format!(
                 "{} is not the data directory of a node; name it with --data-dir",
                 data_dir.display()
             );
             Err(NodeError::DataDir(message))
         }
-        Err(error) => Err(NodeError::file("read", file)(error)),
     }
 }
 
@@ -155,19 +162,13 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Opens or makes a directory.
     pub fn open(path: &Path) -> Result<Self, NodeError> {
-        let made = !path.exists();
-        fs::create_dir_all(path).map_err(NodeError::file("make", path))?;
+        let made = private_directory(path)?;
         let lock_file = path.join("lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_file)
-            .map_err(NodeError::file("write", &lock_file))?;
+        let lock = private_lock(&lock_file)?;
         match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let owner = fs::read_to_string(path.join("running.json")).ok();
+                let owner = read_text(&path.join("running.json")).ok();
                 let owner = owner.and_then(|text| serde_json::from_str::<RunningFile>(&text).ok());
                 let owner = owner.map_or_else(String::new, |node| {
                     format!(" by node {} (process {})", node.name, node.pid)
@@ -204,7 +205,7 @@ impl DataDir {
     /// The directory's node has this name and id from now on; a directory of another node is refused.
     pub fn claim(&self, name: Option<&str>, id: &str, fallback: &str) -> Result<String, NodeError> {
         let file = self.path.join("node.json");
-        if let Ok(text) = fs::read_to_string(&file) {
+        if let Ok(text) = read_text(&file) {
             let owner: NodeFile = serde_json::from_str(&text).map_err(|error| {
                 NodeError::DataDir(format!(
                     "{} is damaged: {error}; use another --data-dir",
@@ -251,6 +252,7 @@ impl DataDir {
                 "running.json",
                 "members.json",
                 "revoked.json",
+                "deployments.json",
                 "quic.port",
                 "receipts/head.json",
                 "lock",
@@ -273,11 +275,7 @@ impl DataDir {
 
     /// UDP port of the QUIC endpoint when the node ran last.
     pub fn last_port(&self) -> Option<u16> {
-        fs::read_to_string(self.path.join("quic.port"))
-            .ok()?
-            .trim()
-            .parse()
-            .ok()
+        read_text(&self.path.join("quic.port")).ok()?.trim().parse().ok()
     }
 
     /// Keeps the port for the next start.
@@ -306,7 +304,31 @@ fn lock_soon(lock: &File) -> Result<(), TryLockError> {
     lock.try_lock()
 }
 
-/// Writes a file whole or not at all.
+/// Reads a file of text; nothing else than a regular one of sensible length.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    read_all(open_regular(path)?.0)
+}
+
+fn read_all(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    file.take(MAX_TEXT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_TEXT {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is far too long"));
+    }
+    Ok(text)
+}
+
+/// Reads a secret that nobody else can read; `None` if there is none.
+fn read_secret(path: &Path) -> Result<Option<String>, NodeError> {
+    let (file, facts) = match open_regular(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(NodeError::file("read", path))?,
+    };
+    check_secret(path, &facts)?;
+    read_all(file).map(Some).map_err(NodeError::file("read", path))
+}
+
+/// Writes a file whole or not at all, and has it on the disk when it returns.
 pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), NodeError> {
     let text =
         serde_json::to_vec_pretty(value).map_err(|error| NodeError::file("write", path)(io::Error::other(error)))?;
@@ -316,19 +338,17 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Node
         file.write_all(&text)?;
         file.as_file().sync_all()?;
         file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+        // The name as well.
+        File::open(directory)?.sync_all()
     };
     write().map_err(NodeError::file("write", path))
 }
 
 /// 32 random bytes in hexadecimal, readable by the owner alone.
 fn read_or_make_secret(path: &Path) -> Result<String, NodeError> {
-    match fs::read_to_string(path) {
-        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
-        // An empty file is a start that was cut short: an empty secret never means "open".
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(NodeError::file("read", path)(error)),
+    // An empty file is a start that was cut short: an empty secret never means "open".
+    if let Some(text) = read_secret(path)?.filter(|text| !text.trim().is_empty()) {
+        return Ok(text.trim().to_owned());
     }
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| NodeError::Config(format!("no random bytes: {error}")))?;
@@ -371,6 +391,34 @@ mod tests {
             let mode = fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nobody_else_can_open_the_directory_and_secrets_that_others_can_read_are_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node");
+        drop(DataDir::open(&path).unwrap());
+        let mode = |name: &str| fs::metadata(path.join(name)).unwrap().permissions().mode() & 0o777;
+        let open_to = |name: &str, mode| fs::set_permissions(path.join(name), PermissionsExt::from_mode(mode)).unwrap();
+        assert_eq!((mode(""), mode("lock")), (0o700, 0o600));
+        open_to("", 0o755);
+        open_to("lock", 0o644);
+        drop(DataDir::open(&path).unwrap());
+        assert_eq!((mode(""), mode("lock")), (0o700, 0o600));
+        for name in ["node.key", "admin.token"] {
+            open_to(name, 0o644);
+            let error = DataDir::open(&path).expect_err("wide").to_string();
+            assert!(error.contains("chmod 600") && error.contains(name), "{error}");
+            open_to(name, 0o600);
+        }
+        let data = DataDir::open(&path).unwrap();
+        let address = "127.0.0.1:1".parse().unwrap();
+        data.announce("a", address, address).unwrap();
+        open_to("admin.token", 0o640);
+        let error = running_node(&path).expect_err("wide").to_string();
+        assert!(error.contains("chmod 600"), "{error}");
     }
 
     #[test]

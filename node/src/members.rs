@@ -10,7 +10,10 @@ use mesh_actors::membership::{Known, MemberStore, Revoked};
 use mesh_proto::{MeshError, v1::Node};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{NodeError, data_dir::write_json};
+use crate::{
+    NodeError,
+    data_dir::{read_text, write_json},
+};
 
 /// What is kept of a member, and what is not: a field that is new must be put on one side.
 #[derive(Serialize, Deserialize)]
@@ -92,7 +95,7 @@ impl MemberFile {
 
 /// A file that is not there is as good as an empty one.
 fn read_json<T: Default + DeserializeOwned>(path: &Path, what_to_do: &str) -> Result<T, NodeError> {
-    let text = match fs::read_to_string(path) {
+    let text = match read_text(path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(T::default()),
         Err(error) => return Err(NodeError::file("read", path)(error)),

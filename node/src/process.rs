@@ -5,6 +5,7 @@ use std::{
     io::IsTerminal,
 };
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::field::Field;
 use tracing_subscriber::{
     EnvFilter,
@@ -47,6 +48,25 @@ fn write_field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> fmt
         "message" => write!(writer, "{text}"),
         name => write!(writer, "{}={text}", name.strip_prefix("r#").unwrap_or(name)),
     }
+}
+
+/// Files that this process may open, after it has raised the limit as far as it may. Most systems set it low for the sake
+/// of programs that use `select`, which nothing here does.
+pub(crate) fn raise_file_limit() -> u64 {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    // Some systems have a limit of their own below the one they name.
+    let in_force = match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => raised,
+        Err(error) => {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+            limit
+        }
+    };
+    in_force.current.unwrap_or(u64::MAX)
 }
 
 /// Version of the llama.cpp that is built in, by the crate that brings it.

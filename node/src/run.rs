@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use axum::Router;
 use mesh_actors::{
-    deployment::{DeploymentEnvironment, Owner},
+    deployment::{DeploymentEnvironment, Epochs, Owner},
     directory::Directory,
     events::{EndObserver, EventBus},
     host::{HostEnvironment, StageRegistry},
@@ -33,6 +33,7 @@ use crate::{
     administration::MeshAdministration,
     child::ChildProgram,
     data_dir::DataDir,
+    desired::DesiredFile,
     enter::{Entrance, first_list},
     host_facts::{HostFacts, host_facts},
     inference::MeshInference,
@@ -40,6 +41,7 @@ use crate::{
     members::MemberFile,
     parts::Parts,
     plugins::Plugins,
+    process::raise_file_limit,
     proving::ProvingLoader,
     receipts::{ChainKey, ReceiptSink, SinkOptions},
     servers::Servers,
@@ -202,15 +204,19 @@ impl Node {
         });
         let mesh_hosts = Arc::new(MeshHosts::new(peers.clone(), id));
         mesh_hosts.set_local(hosts.clone());
-        let owner = Owner::new(Arc::new(DeploymentEnvironment {
+        let desired = Arc::new(DesiredFile::open(data.file("deployments.json"))?);
+        let epochs = Epochs::take(desired.clone())?;
+        let deployments = DeploymentEnvironment {
             node: id,
             node_name: name.clone(),
             store: store.clone(),
             hosts: mesh_hosts,
             members: membership.nodes(),
             directory: directory.clone(),
+            desired: desired.clone(),
             root: root.clone(),
-        }));
+        };
+        let owner = Owner::new(Arc::new(deployments), epochs);
 
         let tickets = TicketIssuer::new(&data.key);
         let services = Arc::new(ControlServices {
@@ -259,13 +265,14 @@ impl Node {
             member_file,
             directory,
             owner: owner.clone(),
+            desired: desired.clone(),
             peers,
             plugins,
             issuer,
             end_node: end_node.clone(),
         });
         let gateway = Gateway::new(
-            gateway_options(&config, &data, recorder.clone())?,
+            gateway_options(&config, &data, recorder.clone(), address(&http, config.http))?,
             inference,
             administration,
             lifecycles,
@@ -277,6 +284,7 @@ impl Node {
             grpc: address(&grpc, config.grpc),
             addresses: endpoint.addresses(),
         };
+        owner.restore(desired.deployments()).await;
         data.announce(&facts.name, facts.http, facts.grpc)?;
         tracing::info!(name = %facts.name, id = %facts.id, http = %facts.http, grpc = %facts.grpc, exact = own.exact, "node started");
         Ok(Self {
@@ -466,10 +474,14 @@ fn gateway_options(
     config: &NodeConfig,
     data: &DataDir,
     telemetry: Arc<dyn Telemetry>,
+    http: SocketAddr,
 ) -> Result<GatewayOptions, NodeError> {
     let secret = |text: &str| Secret::new(text).map_err(|error| NodeError::Config(error.to_string()));
     let mut options = GatewayOptions::new(secret(&data.token)?);
     options.telemetry = telemetry;
+    options.hosts = config.hosts(http);
+    options.origins = config.allow_origins.to_vec();
+    options.connections = config.connections(raise_file_limit());
     options.session_header = config.session_header()?;
     options.api_key = config.api_key.as_ref().map(|key| secret(&key.0)).transpose()?;
     Ok(options)

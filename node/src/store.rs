@@ -1,4 +1,7 @@
 //! Model files on this node: described and cut from a source here, or fetched from the node that has it.
+//!
+//! A file is read and compared with its digest before each use, unless nothing has touched it since this process did that
+//! last. One that is not whole is made or fetched again.
 
 use std::{
     collections::HashMap,
@@ -13,7 +16,9 @@ use std::{
 
 use async_trait::async_trait;
 use mesh_actors::ports::deployment::{ModelFacts, ModelStore, Piece, Progress};
-use mesh_gguf::{Architecture, Gguf, GgufError, ModelDescription, StageCut, VocabularyCut, describe, support};
+use mesh_gguf::{
+    Architecture, Gguf, GgufError, ModelDescription, StageCut, Verified, VocabularyCut, describe, support,
+};
 use mesh_links::{FileSource, Peers};
 use mesh_proto::{ErrorCode, MeshError, NodeId, wire::Artifact};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -56,7 +61,16 @@ pub struct DiskStore {
     directory: PathBuf,
     peers: Peers,
     /// Files that this node has, by digest.
-    known: Mutex<HashMap<String, (PathBuf, Artifact)>>,
+    known: Mutex<HashMap<String, Known>>,
+    verified: Arc<Verified>,
+}
+
+#[derive(Clone)]
+struct Known {
+    path: PathBuf,
+    artifact: Artifact,
+    /// Model and piece of a file that was cut here.
+    cut: Option<(String, Piece)>,
 }
 
 impl DiskStore {
@@ -72,6 +86,7 @@ impl DiskStore {
             directory,
             peers,
             known: Mutex::default(),
+            verified: Arc::default(),
         })
     }
 
@@ -82,10 +97,48 @@ impl DiskStore {
         Ok(PathBuf::from(model))
     }
 
-    fn remember(&self, path: PathBuf, artifact: Artifact) -> Artifact {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(artifact.digest.clone(), (path, artifact.clone()));
-        artifact
+    fn remember(&self, known: Known) {
+        let mut files = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        files.insert(known.artifact.digest.clone(), known);
+    }
+
+    fn known(&self, digest: &str) -> Option<Known> {
+        let files = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        files.get(digest).cloned()
+    }
+
+    /// Whether the file is there as it should be.
+    async fn is_whole(&self, path: &Path, artifact: &Artifact) -> Result<bool, MeshError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let _guard = StopOnDrop(stop.clone());
+        let (verified, path, artifact) = (self.verified.clone(), path.to_owned(), artifact.clone());
+        blocking(move || {
+            let go_on = || !stop.load(Ordering::Relaxed);
+            let whole = verified.holds(&path, artifact.bytes, &artifact.digest, &go_on);
+            let whole = whole.map_err(NodeError::file("read", &path))?;
+            if !whole && path.exists() {
+                tracing::warn!(file = %path.display(), "a model part is not what it was; it is made or fetched again");
+            }
+            Ok(whole)
+        })
+        .await
+    }
+
+    /// The file of a part that was cut here: as it is, or cut again.
+    async fn cut_before(&self, known: Known, progress: Progress) -> Result<PathBuf, MeshError> {
+        if self.is_whole(&known.path, &known.artifact).await? {
+            return Ok(known.path);
+        }
+        let Some((model, piece)) = known.cut else {
+            let message = format!("{} is gone or damaged; serve again", known.artifact.file_name);
+            return Err(MeshError::new(ErrorCode::NotFound, message));
+        };
+        let again = self.cut(&model, piece, progress).await?;
+        if again.digest == known.artifact.digest {
+            return Ok(known.path);
+        }
+        let message = format!("{model} has changed since it was served; stop it with `mesh stop` and serve it again");
+        Err(MeshError::new(ErrorCode::ModelInvalid, message))
     }
 
     /// Name of a fetched file: its content decides.
@@ -133,26 +186,33 @@ impl ModelStore for DiskStore {
 
     async fn cut(&self, model: &str, piece: Piece, progress: Progress) -> Result<Artifact, MeshError> {
         let (path, directory) = (self.source(model)?, self.directory.clone());
+        let (verified, cut) = (self.verified.clone(), Some((model.to_owned(), piece.clone())));
         let stop = Arc::new(AtomicBool::new(false));
         let _guard = StopOnDrop(stop.clone());
         let (path, digest, bytes) = blocking(move || {
             let (gguf, architecture) = open(&path)?;
             match piece {
                 Piece::Vocabulary => {
-                    let cut = VocabularyCut::write(&gguf, &directory).map_err(invalid)?;
+                    let cut = VocabularyCut::write_unless_verified(&gguf, &directory, &verified).map_err(invalid)?;
                     Ok((cut.path, cut.manifest.blake3, cut.manifest.bytes))
                 }
                 Piece::Stage { start, end } => {
                     let cut = StageCut::plan(&gguf, &architecture, start..end).map_err(invalid)?;
+                    let there = directory.join(cut.file_name()).exists();
+                    let go_on = || !stop.load(Ordering::Relaxed);
                     let mut watch = |done: mesh_gguf::Progress| {
                         progress(done.done, done.total);
-                        if stop.load(Ordering::Relaxed) {
-                            ControlFlow::Break(())
-                        } else {
+                        if go_on() {
                             ControlFlow::Continue(())
+                        } else {
+                            ControlFlow::Break(())
                         }
                     };
-                    let cut = cut.write(&directory, &mut watch).map_err(invalid)?;
+                    let cut = cut.write_unless_verified(&directory, &verified, &go_on, &mut watch);
+                    let cut = cut.map_err(invalid)?;
+                    if there && !cut.reused {
+                        tracing::warn!(file = %cut.path.display(), "a model part was not what it was; it is cut again");
+                    }
                     Ok((cut.path, cut.manifest.blake3, cut.manifest.bytes))
                 }
             }
@@ -162,30 +222,32 @@ impl ModelStore for DiskStore {
             .file_name()
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
-        Ok(self.remember(
+        let artifact = Artifact {
+            digest,
+            bytes,
+            file_name,
+        };
+        self.remember(Known {
             path,
-            Artifact {
-                digest,
-                bytes,
-                file_name,
-            },
-        ))
+            artifact: artifact.clone(),
+            cut,
+        });
+        Ok(artifact)
     }
 
     async fn obtain(&self, artifact: &Artifact, source: NodeId, progress: Progress) -> Result<PathBuf, MeshError> {
-        if let Some((path, _)) = self.find(&artifact.digest)
-            && path.is_file()
-        {
-            return Ok(path);
+        if let Some(known) = self.known(&artifact.digest).filter(|known| known.cut.is_some()) {
+            return self.cut_before(known, progress).await;
         }
         let path = self.fetched(artifact);
-        if fs::metadata(&path).is_ok_and(|found| found.len() == artifact.bytes) {
-            // Only whole, verified files carry this name.
-            self.remember(path.clone(), artifact.clone());
-            return Ok(path);
+        if !self.is_whole(&path, artifact).await? {
+            self.fetch(artifact, source, &path, progress).await?;
         }
-        self.fetch(artifact, source, &path, progress).await?;
-        self.remember(path.clone(), artifact.clone());
+        self.remember(Known {
+            path: path.clone(),
+            artifact: artifact.clone(),
+            cut: None,
+        });
         Ok(path)
     }
 }
@@ -259,13 +321,18 @@ fn damaged(artifact: &Artifact) -> MeshError {
     MeshError::new(ErrorCode::Protocol, message)
 }
 
+#[async_trait]
 impl FileSource for DiskStore {
-    fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)> {
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(digest)
-            .cloned()
+    async fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)> {
+        let known = self.known(digest)?;
+        let artifact = known.artifact.clone();
+        match self.cut_before(known, Arc::new(|_, _| {})).await {
+            Ok(path) => Some((path, artifact)),
+            Err(error) => {
+                tracing::warn!(file = artifact.file_name, %error, "another node cannot have a model part");
+                None
+            }
+        }
     }
 }
 

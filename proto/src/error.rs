@@ -60,6 +60,8 @@ error_table! {
     Conflict = "conflict", 409, 9, false;
     /// The body is larger than the limit.
     TooLarge = "body_too_large", 413, 8, false;
+    /// The body is not of the type that is expected, or does not say that it is.
+    UnsupportedMediaType = "unsupported_media_type", 415, 3, false;
     /// The body took too long to arrive.
     RequestTimeout = "request_timeout", 408, 4, true;
     /// The queue is full.

@@ -39,6 +39,7 @@ pub struct Processes {
     ledger: Ledger,
     witness: Option<Witness>,
     environment: Vec<(String, String)>,
+    files: Option<u64>,
 }
 
 /// One node. Dropping it kills it.
@@ -83,6 +84,15 @@ impl Processes {
             ledger: Ledger::default(),
             witness: None,
             environment: variables.iter().map(own).collect(),
+            files: None,
+        }
+    }
+
+    /// No node yet; those to come may open so many files.
+    pub fn with_file_limit(files: u64) -> Self {
+        Self {
+            files: Some(files),
+            ..Self::with_environment(&[])
         }
     }
 
@@ -94,13 +104,24 @@ impl Processes {
         } else {
             Some(self.ticket().await?)
         };
-        let variables = &self.environment;
+        let (variables, command) = (&self.environment, self.binary());
         self.nodes
-            .push(Process::start(name, directory, ticket, more, variables).await?);
+            .push(Process::start(command, name, directory, ticket, more, variables).await?);
         if self.witness.is_none() {
             self.witness = Some(Witness::start(&self.api(0), self.ledger.clone()).await?);
         }
         Ok(())
+    }
+
+    /// The binary, under the limit that nodes have.
+    fn binary(&self) -> Command {
+        let Some(files) = self.files else {
+            return Command::new(mesh_binary());
+        };
+        let mut shell = Command::new("sh");
+        let limited = r#"ulimit -n "$0" && exec "$@""#;
+        shell.args(["-c", limited, &files.to_string()]).arg(mesh_binary());
+        shell
     }
 
     async fn ticket(&self) -> Result<String> {
@@ -154,10 +175,8 @@ impl Processes {
     pub async fn restart(&mut self, index: usize) -> Result<()> {
         let mut old = self.nodes.remove(index);
         let directory = old.directory.take().context("the node has no directory")?;
-        self.nodes.insert(
-            index,
-            Process::start(&old.name, directory, None, &[], &self.environment).await?,
-        );
+        let started = Process::start(self.binary(), &old.name, directory, None, &[], &self.environment);
+        self.nodes.insert(index, started.await?);
         Ok(())
     }
 
@@ -174,13 +193,13 @@ impl Processes {
 
 impl Process {
     async fn start(
+        mut command: Command,
         name: &str,
         directory: TempDir,
         ticket: Option<String>,
         more: &[&str],
         variables: &[(String, String)],
     ) -> Result<Self> {
-        let mut command = Command::new(mesh_binary());
         command.arg("node");
         match &ticket {
             Some(ticket) => command.args(["join", ticket]),

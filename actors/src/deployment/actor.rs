@@ -1,19 +1,19 @@
 //! The actor of one deployment at its owner.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
-    v1::{self, DeploymentPhase, NodeState, ServeRequest},
+    v1::{self, DeploymentPhase, NodeState, ServeRequest, ServeResponse},
     wire::{DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use tokio::{
     sync::{mpsc, watch},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet},
 };
 
 use super::{
@@ -22,12 +22,14 @@ use super::{
     machine::{Effect, EpochMachine, Phase},
     owner::Listing,
     prepare::{Prepared, prepare},
+    restore::{bring_back, member_came_up},
 };
 use crate::{
     directory::Directory,
     host::already_served,
     policy::ActorKind,
     ports::deployment::{Hosts, ModelFacts, ModelStore},
+    ports::desired::{DesiredDeployment, DesiredState},
     root::RootHandle,
 };
 
@@ -49,6 +51,8 @@ pub struct DeploymentEnvironment {
     pub members: watch::Receiver<Vec<v1::Node>>,
     /// Where changes are published.
     pub directory: Directory,
+    /// What outlives this run of the node.
+    pub desired: Arc<dyn DesiredState>,
     /// Supervises deployments.
     pub root: RootHandle,
 }
@@ -57,9 +61,23 @@ pub struct DeploymentEnvironment {
 #[derive(Debug, Clone)]
 pub struct DeploymentRef {
     actor: ActorRef<Message>,
+    restoring: Restoring,
 }
 
+/// As it was asked for, while it is being brought back.
+type Restoring = Arc<Mutex<Option<ServeRequest>>>;
+
 impl DeploymentRef {
+    /// One who asks for just what is being brought back is answered with what comes of it. False if this is not that.
+    pub(super) fn ask_again(
+        &self,
+        request: &ServeRequest,
+        progress: &mpsc::Sender<Result<ServeResponse, MeshError>>,
+    ) -> bool {
+        let restoring = self.restoring.lock().unwrap_or_else(PoisonError::into_inner);
+        restoring.as_ref() == Some(request) && self.actor.cast(Message::Again(Caller::new(progress.clone()))).is_ok()
+    }
+
     /// Takes it down; resolves when it is no longer listed.
     pub async fn stop(&self) {
         let _ = self.actor.stop_and_wait(None, None).await;
@@ -74,29 +92,41 @@ pub(super) async fn spawn_deployment(
     listing: Listing,
     caller: Caller,
 ) -> Result<(), MeshError> {
-    let root = environment.root.clone();
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_secs();
-    let state = State {
-        name: listing.name().to_owned(),
-        request,
-        facts,
-        environment,
-        listing: Some(listing),
-        created,
+    let state = State::new(request, facts, environment, listing, created);
+    spawn(State {
         caller: Some(caller),
-        prepared: None,
-        epoch: 0,
-        machine: EpochMachine::new(0),
-        hosts: Vec::new(),
-        followers: JoinSet::new(),
-        tasks: JoinSet::new(),
-        retry: RETRY_FIRST,
-        served: false,
-        missing: None,
+        ..state
+    })
+    .await
+}
+
+/// As [`spawn_deployment`], for one that an earlier run of the node has served.
+pub(super) async fn restore_deployment(
+    desired: DesiredDeployment,
+    environment: Arc<DeploymentEnvironment>,
+    listing: Listing,
+) -> Result<(), MeshError> {
+    // All that is known of the model until its file is read.
+    let facts = ModelFacts {
+        label: desired.request.model.clone(),
+        ..ModelFacts::default()
     };
+    let state = State::new(desired.request.clone(), facts, environment, listing, desired.created);
+    spawn(State {
+        restoring: Arc::new(Mutex::new(Some(desired.request.clone()))),
+        desired: Some(desired),
+        served: true,
+        ..state
+    })
+    .await
+}
+
+async fn spawn(state: State) -> Result<(), MeshError> {
+    let root = state.environment.root.clone();
     let (actor, _) = Actor::spawn_linked(None, DeploymentActor, state, root.cell())
         .await
         .map_err(|error| MeshError::internal(format!("the deployment's actor did not start: {error}")))?;
@@ -107,6 +137,9 @@ pub(super) async fn spawn_deployment(
 #[derive(Debug)]
 pub(super) enum Message {
     Prepared(Result<Box<Prepared>, MeshError>),
+    Restored(Result<Box<(ModelFacts, Prepared)>, MeshError>),
+    Again(Caller),
+    Kept(Result<Box<v1::Deployment>, MeshError>),
     HostOpened {
         epoch: u64,
         stage: u32,
@@ -144,10 +177,17 @@ struct State {
     followers: JoinSet<()>,
     tasks: JoinSet<()>,
     retry: Duration,
-    /// It was ready once: a loss is no longer an answer to `serve`.
+    /// It was ready once, in this run of the node or before: a loss is no longer an answer to `serve`.
     served: bool,
     /// Nodes of the plan that are no members any more: the stages cannot be arranged again.
     missing: Option<String>,
+    /// It was ready once in this run.
+    was_ready: bool,
+    /// As an earlier run has written it down.
+    desired: Option<DesiredDeployment>,
+    restoring: Restoring,
+    /// It is being written down.
+    keeping: Option<JoinHandle<()>>,
 }
 
 struct DeploymentActor;
@@ -159,7 +199,16 @@ impl Actor for DeploymentActor {
 
     async fn pre_start(&self, myself: ActorRef<Message>, mut state: State) -> Result<State, ActorProcessingErr> {
         if let Some(listing) = &state.listing {
-            listing.runs(DeploymentRef { actor: myself.clone() });
+            let restoring = state.restoring.clone();
+            listing.runs(DeploymentRef {
+                actor: myself.clone(),
+                restoring,
+            });
+        }
+        if state.desired.is_some() {
+            state.set_route(state.describe());
+            state.restore(&myself);
+            return Ok(state);
         }
         if let Some(caller) = &mut state.caller {
             let progress = caller.progress().clone();
@@ -167,7 +216,7 @@ impl Actor for DeploymentActor {
                 state.request.clone(),
                 state.facts.clone(),
                 state.environment.clone(),
-                progress.clone(),
+                Some(progress.clone()),
             );
             let watcher = state.tasks.spawn(async move {
                 let prepared = tokio::select! {
@@ -196,6 +245,13 @@ impl Actor for DeploymentActor {
                 state.arrange(&myself);
             }
             Message::Prepared(Err(error)) => state.give_answer(Err(error)),
+            Message::Restored(Ok(restored)) => {
+                (state.facts, state.prepared) = (restored.0, Some(restored.1));
+                state.arrange(&myself);
+            }
+            Message::Restored(Err(error)) => state.machine.end(error, &mut effects),
+            Message::Again(caller) => state.again(caller, &myself),
+            Message::Kept(kept) => state.kept(kept),
             Message::HostOpened { epoch, stage, commands } if epoch == state.epoch => {
                 // There is no place any more when another stage has ended the epoch meanwhile.
                 if let Some(place) = state.hosts.get_mut(stage as usize) {
@@ -211,7 +267,7 @@ impl Actor for DeploymentActor {
             }
             Message::HostOpened { .. } | Message::HostSaid { .. } | Message::Missing { .. } => {}
             Message::GiveUp => state.give_up(),
-            Message::Rearrange => state.arrange(&myself),
+            Message::Rearrange => state.try_again(&myself),
         }
         for effect in effects {
             state.perform(effect, &myself);
@@ -225,6 +281,10 @@ impl Actor for DeploymentActor {
     async fn post_stop(&self, _: ActorRef<Message>, state: &mut State) -> Result<(), ActorProcessingErr> {
         state.drop_hosts();
         state.tasks.abort_all();
+        if let Some(keeping) = state.keeping.take() {
+            // Whoever stops it forgets it next.
+            let _ = keeping.await;
+        }
         if let Some(caller) = state.caller.take() {
             let message = "the deployment was stopped before it was ready";
             caller.answer(Err(MeshError::new(ErrorCode::Cancelled, message)));
@@ -236,6 +296,118 @@ impl Actor for DeploymentActor {
 }
 
 impl State {
+    fn new(
+        request: ServeRequest,
+        facts: ModelFacts,
+        environment: Arc<DeploymentEnvironment>,
+        listing: Listing,
+        created: u64,
+    ) -> Self {
+        Self {
+            name: listing.name().to_owned(),
+            request,
+            facts,
+            environment,
+            listing: Some(listing),
+            created,
+            caller: None,
+            prepared: None,
+            epoch: 0,
+            machine: EpochMachine::new(0),
+            hosts: Vec::new(),
+            followers: JoinSet::new(),
+            tasks: JoinSet::new(),
+            retry: RETRY_FIRST,
+            served: false,
+            missing: None,
+            was_ready: false,
+            desired: None,
+            restoring: Restoring::default(),
+            keeping: None,
+        }
+    }
+
+    /// Tries to bring it back.
+    fn restore(&mut self, myself: &ActorRef<Message>) {
+        let Some(desired) = self.desired.clone() else { return };
+        while self.tasks.try_join_next().is_some() {}
+        self.machine = EpochMachine::new(0);
+        let sender = self.caller.as_ref().map(|caller| caller.progress().clone());
+        let (environment, myself) = (self.environment.clone(), myself.clone());
+        self.tasks.spawn(async move {
+            let restored = bring_back(desired, environment, sender).await;
+            let _ = myself.cast(Message::Restored(restored.map(Box::new)));
+        });
+    }
+
+    /// Somebody asks for what is being brought back, and waits for it from now on.
+    fn again(&mut self, caller: Caller, myself: &ActorRef<Message>) {
+        if self.was_ready {
+            return caller.answer(match self.machine.phase() {
+                Phase::Ready => Ok(self.describe()),
+                _ => Err(MeshError::new(
+                    ErrorCode::NotReady,
+                    "it was ready and was lost again; see `mesh status`",
+                )),
+            });
+        }
+        self.caller = Some(caller);
+        self.retry = RETRY_FIRST;
+        self.try_again(myself);
+    }
+
+    /// Unless an attempt is under way.
+    fn try_again(&mut self, myself: &ActorRef<Message>) {
+        match (self.machine.phase(), &self.prepared) {
+            (Phase::Over(_), Some(_)) => self.arrange(myself),
+            (Phase::Over(_), None) => self.restore(myself),
+            _ => {}
+        }
+    }
+
+    /// Writes it down when it was ready for the first time, before anybody hears of it.
+    fn keep(&mut self, ready: v1::Deployment, myself: &ActorRef<Message>) {
+        let Some(prepared) = &self.prepared else { return };
+        let kept = DesiredDeployment {
+            name: self.name.clone(),
+            request: self.request.clone(),
+            placed: prepared.placed(),
+            source_id: self.facts.source_id.clone(),
+            created: self.created,
+        };
+        if self.desired.as_ref() == Some(&kept) {
+            return self.kept(Ok(Box::new(ready)));
+        }
+        let (desired, myself) = (self.environment.desired.clone(), myself.clone());
+        self.keeping = Some(tokio::task::spawn_blocking(move || {
+            let kept = desired.keep(&kept).map(|()| Box::new(ready));
+            let _ = myself.cast(Message::Kept(kept));
+        }));
+    }
+
+    fn kept(&mut self, kept: Result<Box<v1::Deployment>, MeshError>) {
+        self.keeping = None;
+        match (kept, self.caller.take()) {
+            (Ok(_), None) => {}
+            (Ok(ready), Some(caller)) => {
+                // Not here: a loss must be published at once, whoever is slow to see what was before.
+                let directory = self.environment.directory.clone();
+                self.tasks.spawn(async move {
+                    directory.seen_by_all().await;
+                    caller.answer(Ok(*ready));
+                });
+            }
+            (Err(error), caller) => {
+                // It would be gone after the next start, and nobody would know.
+                tracing::error!(deployment = %self.name, %error, "a deployment cannot be kept");
+                if let Some(caller) = caller {
+                    caller.answer(Err(error));
+                }
+                self.served = false;
+            }
+        }
+    }
+
     /// Nobody waits for an answer, and it never was ready: nothing half-made stays behind.
     fn is_stillborn(&self) -> bool {
         self.caller.is_none() && !self.served
@@ -337,11 +509,10 @@ impl State {
 
     /// Another node that has served this name first, while this one prepared: it keeps the name.
     fn first_owner(&self) -> Option<String> {
-        if self.served || *self.machine.phase() != Phase::Ready {
+        if self.was_ready || *self.machine.phase() != Phase::Ready {
             return None;
         }
-        // What this node serves is not listed yet.
-        let listed = self.environment.directory.find(&self.name)?;
+        let listed = self.environment.directory.find_peer(&self.name)?;
         listed.deployment.map(|deployment| deployment.owner)
     }
 
@@ -363,7 +534,7 @@ impl State {
                     let _ = head.try_send(activate);
                 }
             }
-            Effect::Publish => self.publish(),
+            Effect::Publish => self.publish(myself),
             Effect::DropHosts => {
                 self.drop_hosts();
                 self.rearrange_later(myself);
@@ -377,7 +548,7 @@ impl State {
         self.followers = JoinSet::new();
     }
 
-    fn publish(&mut self) {
+    fn publish(&mut self, myself: &ActorRef<Message>) {
         let deployment = self.describe();
         match self.machine.phase().clone() {
             Phase::Ready => {
@@ -385,20 +556,17 @@ impl State {
                 self.retry = RETRY_FIRST;
                 self.served = true;
                 self.set_route(deployment.clone());
-                if let Some(caller) = self.caller.take() {
-                    // Not here: a loss must be published at once, whoever is slow to see what was before.
-                    let directory = self.environment.directory.clone();
-                    self.tasks.spawn(async move {
-                        directory.seen_by_all().await;
-                        caller.answer(Ok(deployment));
-                    });
+                if !std::mem::replace(&mut self.was_ready, true) {
+                    *self.restoring.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    self.keep(deployment, myself);
                 }
             }
             Phase::Over(error) => {
                 tracing::warn!(deployment = %self.name, epoch = self.epoch, %error, "deployment not ready");
                 if self.served {
                     self.set_route(deployment);
-                } else {
+                }
+                if !self.was_ready {
                     self.give_answer(Err(error));
                 }
             }
@@ -430,6 +598,10 @@ impl State {
         let (phase, reason) = match self.machine.phase() {
             Phase::Ready => (DeploymentPhase::Ready, String::new()),
             Phase::Over(error) => (DeploymentPhase::Lost, self.why_lost(error)),
+            _ if self.desired.is_some() && !self.was_ready => {
+                let reason = "it is being brought back after its node started again".to_owned();
+                (DeploymentPhase::Preparing, reason)
+            }
             Phase::Loading | Phase::Connecting | Phase::Activating => (DeploymentPhase::Preparing, String::new()),
         };
         let loaded = self.machine.loaded();
@@ -489,7 +661,20 @@ impl State {
     /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew. A node that is no member any
     /// more may never come back: that is told.
     fn rearrange_later(&mut self, myself: &ActorRef<Message>) {
-        let Some(prepared) = self.prepared.as_ref().filter(|_| self.served) else {
+        if !self.served {
+            return;
+        }
+        let pause = self.retry;
+        self.retry = (pause * 2).min(RETRY_LONGEST);
+        let myself = myself.clone();
+        let mut members = self.environment.members.clone();
+        let Some(prepared) = &self.prepared else {
+            self.tasks.spawn(async move {
+                // A node that comes up may be what was missing; a file that was is looked for after the pause.
+                tokio::time::sleep(RETRY_FIRST).await;
+                let _ = tokio::time::timeout(pause, member_came_up(&mut members)).await;
+                let _ = myself.cast(Message::Rearrange);
+            });
             return;
         };
         let stages = prepared.plan.stages.iter();
@@ -497,10 +682,6 @@ impl State {
             .map(|stage| (stage.node.id.clone(), stage.node.name.clone()))
             .collect();
         let epoch = self.epoch;
-        let mut members = self.environment.members.clone();
-        let pause = self.retry;
-        self.retry = (pause * 2).min(RETRY_LONGEST);
-        let myself = myself.clone();
         self.tasks.spawn(async move {
             tokio::time::sleep(pause).await;
             let mut told = String::new();

@@ -2,21 +2,20 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use mesh_proto::{ErrorCode, MeshError, v1::ServeRequest};
 use tokio::sync::mpsc;
 
 use super::{
-    actor::{DeploymentEnvironment, DeploymentRef, spawn_deployment},
+    actor::{DeploymentEnvironment, DeploymentRef, restore_deployment, spawn_deployment},
     caller::Caller,
+    epochs::Epochs,
 };
 use crate::{
     directory::Directory,
+    ports::desired::DesiredDeployment,
     ports::inference::{SERVE_PROGRESS_CAPACITY, ServeStream},
 };
 
@@ -28,7 +27,7 @@ const MAX_NAME: usize = 128;
 pub struct Owner {
     environment: Arc<DeploymentEnvironment>,
     running: Running,
-    last_epoch: Arc<AtomicU64>,
+    epochs: Arc<Epochs>,
 }
 
 /// Names that are taken on this node; `None` while the deployment's actor is being started.
@@ -43,14 +42,13 @@ pub(super) struct Listing {
     name: String,
     running: Running,
     directory: Directory,
-    last_epoch: Arc<AtomicU64>,
+    epochs: Arc<Epochs>,
 }
 
 impl Listing {
-    /// An epoch that no deployment of this node has had since it started: whatever is left of an earlier one, even of a
-    /// deployment of this name that was stopped, is not taken for the present one.
+    /// An epoch that no deployment of this node has had.
     pub(super) fn next_epoch(&self) -> u64 {
-        self.last_epoch.fetch_add(1, Ordering::Relaxed) + 1
+        self.epochs.next()
     }
 
     pub(super) fn name(&self) -> &str {
@@ -72,15 +70,31 @@ impl Drop for Listing {
 
 impl Owner {
     /// Nothing runs yet.
-    pub fn new(environment: Arc<DeploymentEnvironment>) -> Self {
+    pub fn new(environment: Arc<DeploymentEnvironment>, epochs: Epochs) -> Self {
         Self {
             environment,
             running: Running::default(),
-            last_epoch: Arc::default(),
+            epochs: Arc::new(epochs),
         }
     }
 
-    /// Serves a model. The stream ends with one `ready` or one error; dropping it before that gives up.
+    /// Brings deployments of an earlier run back, in the background: each is listed at once, and ready when it can be.
+    pub async fn restore(&self, deployments: Vec<DesiredDeployment>) {
+        for desired in deployments {
+            let name = desired.name.clone();
+            let restored = async {
+                // Another node may serve the name by now: that is told, and looked at again.
+                let listing = self.take(name.clone(), false)?;
+                restore_deployment(desired, self.environment.clone(), listing).await
+            };
+            if let Err(error) = restored.await {
+                tracing::error!(deployment = %name, %error, "a deployment was not brought back");
+            }
+        }
+    }
+
+    /// Serves a model. The stream ends with one `ready` or one error; dropping it before that gives up. Asking again for
+    /// one that is being brought back as it was asked for before tries at once, and answers with what comes of it.
     ///
     /// # Errors
     ///
@@ -93,15 +107,20 @@ impl Owner {
             request.name.clone()
         };
         check_name(&name)?;
-        let listing = self.take(name)?;
         let (progress, stream) = mpsc::channel(SERVE_PROGRESS_CAPACITY);
+        let known = lock(&self.running).get(&name).cloned().flatten();
+        if known.is_some_and(|known| known.ask_again(&request, &progress)) {
+            return Ok(stream);
+        }
+        let served = self.environment.directory.find(&name).is_some();
+        let listing = self.take(name, served)?;
         spawn_deployment(request, facts, self.environment.clone(), listing, Caller::new(progress)).await?;
         Ok(stream)
     }
 
-    fn take(&self, name: String) -> Result<Listing, MeshError> {
+    fn take(&self, name: String, served: bool) -> Result<Listing, MeshError> {
         let mut running = lock(&self.running);
-        if running.contains_key(&name) || self.environment.directory.find(&name).is_some() {
+        if served || running.contains_key(&name) {
             let message = format!("a deployment named {name} exists; stop it with `mesh stop {name}`, or use --name");
             return Err(MeshError::new(ErrorCode::Conflict, message).with_param("name"));
         }
@@ -110,23 +129,26 @@ impl Owner {
             name,
             running: self.running.clone(),
             directory: self.environment.directory.clone(),
-            last_epoch: self.last_epoch.clone(),
+            epochs: self.epochs.clone(),
         })
     }
 
-    /// Stops a deployment; resolves when it is no longer listed.
+    /// Stops a deployment; resolves when it is no longer listed, and will not be brought back.
     ///
     /// # Errors
     ///
-    /// This node owns none of this name.
+    /// This node owns none of this name, or the disk keeps it.
     pub async fn stop(&self, name: &str) -> Result<(), MeshError> {
         let deployment = lock(&self.running).get(name).cloned().flatten();
         let deployment = deployment.ok_or_else(|| {
             let message = format!("this node serves nothing named {name}; see `mesh status`");
             MeshError::new(ErrorCode::NotFound, message)
         })?;
+        // Not the other way round: it may be about to be written down.
         deployment.stop().await;
-        Ok(())
+        let (desired, name) = (self.environment.desired.clone(), name.to_owned());
+        let forgotten = tokio::task::spawn_blocking(move || desired.forget(&name)).await;
+        forgotten.map_err(|error| MeshError::internal(format!("forgetting a deployment failed: {error}")))?
     }
 
     /// Stops everything, when the node ends.

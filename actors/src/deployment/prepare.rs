@@ -23,12 +23,21 @@ pub struct Prepared {
     pub vocabulary: Artifact,
 }
 
+impl Prepared {
+    /// Where its stages are, as in `ServeRequest.stages`.
+    pub fn placed(&self) -> String {
+        let stages = self.plan.stages.iter();
+        let stages = stages.map(|stage| format!("{}:{}-{}", stage.node.name, stage.layers.start, stage.layers.end));
+        stages.collect::<Vec<_>>().join(",")
+    }
+}
+
 /// Plans, then cuts every stage and the vocabulary.
 pub async fn prepare(
     request: ServeRequest,
     facts: ModelFacts,
     environment: Arc<DeploymentEnvironment>,
-    sender: ProgressSender,
+    sender: Option<ProgressSender>,
 ) -> Result<Prepared, MeshError> {
     let wishes = Wishes {
         stages: request.stages,
@@ -62,9 +71,10 @@ pub async fn prepare(
     })
 }
 
-fn cut_progress(stage: u32, node: &str, sender: &ProgressSender) -> Progress {
+fn cut_progress(stage: u32, node: &str, sender: &Option<ProgressSender>) -> Progress {
     let (node, sender) = (node.to_owned(), sender.clone());
     Arc::new(move |done, total| {
+        let Some(sender) = &sender else { return };
         sender.show(ServeProgress {
             step: "cut".to_owned(),
             stage,

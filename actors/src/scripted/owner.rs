@@ -46,9 +46,15 @@ pub fn member(id: u8, name: &str) -> Node {
 #[derive(Debug, Default)]
 pub struct ScriptedStore {
     cutting: Arc<AtomicUsize>,
+    now: Mutex<&'static str>,
 }
 
 impl ScriptedStore {
+    /// What has become of every file: `missing`, `other` than it was, or nothing.
+    pub fn now(&self, state: &'static str) {
+        *lock(&self.now) = state;
+    }
+
     /// Cuts under way.
     pub fn cutting(&self) -> usize {
         self.cutting.load(Ordering::SeqCst)
@@ -66,11 +72,12 @@ impl Drop for Cutting {
 #[async_trait]
 impl ModelStore for ScriptedStore {
     async fn describe(&self, model: &str) -> Result<ModelFacts, MeshError> {
-        if model == "missing" {
+        let now = *lock(&self.now);
+        if model == "missing" || now == "missing" {
             return Err(MeshError::new(ErrorCode::ModelInvalid, "there is no such file"));
         }
         Ok(ModelFacts {
-            source_id: model.to_owned(),
+            source_id: format!("{model}{now}"),
             architecture: "llama".to_owned(),
             label: model.to_owned(),
             stem: model.to_owned(),

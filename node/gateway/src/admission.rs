@@ -1,16 +1,20 @@
 //! Counts what runs, bounds it, and ends it when the node stops.
 //!
-//! Every generation, from the first byte of its body to the last of its answer, holds one [`Work`]. Draining is two
+//! Every generation, from the last byte of its body to the last of its answer, holds one [`Work`]: a body that does not
+//! come holds up no other request. Draining is two
 //! steps: [`Admission::drain`] refuses new work, and what still runs at the deadline sees [`Work::expired`].
 
 use std::{future::Future, sync::Arc, time::Duration};
 
+use axum::http::Extensions;
 use mesh_proto::{ErrorCode, MeshError};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::serve::{AtWork, Place};
 
 /// Time to write the last event of work that the deadline ended; a reader slower than this is cut off.
 pub(crate) const FLUSH_GRACE: Duration = Duration::from_secs(1);
@@ -34,8 +38,9 @@ impl Admission {
         }
     }
 
-    /// Lets a request in, or says why not: draining, or too many.
-    pub(crate) fn admit(&self) -> Result<Work, MeshError> {
+    /// Lets a request in, or says why not: draining, or too many. Its connection, if the extensions name one, does not
+    /// give way to others meanwhile.
+    pub(crate) fn admit(&self, extensions: &Extensions) -> Result<Work, MeshError> {
         let slot = self.slots.clone().try_acquire_owned();
         if self.is_draining() {
             return Err(draining());
@@ -49,6 +54,7 @@ impl Admission {
         })?;
         Ok(Work {
             _slot: slot,
+            _connection: at_work(extensions),
             expired: self.expired.clone(),
         })
     }
@@ -91,6 +97,7 @@ impl Admission {
 #[derive(Debug)]
 pub(crate) struct Work {
     _slot: OwnedSemaphorePermit,
+    _connection: Option<AtWork>,
     expired: CancellationToken,
 }
 
@@ -108,6 +115,11 @@ impl Work {
             result = step => result,
         }
     }
+}
+
+/// Keeps the connection of a request from giving way.
+pub(crate) fn at_work(extensions: &Extensions) -> Option<AtWork> {
+    extensions.get::<Arc<Place>>().map(Place::work)
 }
 
 /// The node is stopping.

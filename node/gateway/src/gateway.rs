@@ -10,12 +10,22 @@ use mesh_actors::ports::{
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{access::Access, admission::Admission, grpc, http, options::GatewayOptions, serve};
+use crate::{
+    access::Access,
+    admission::Admission,
+    grpc, http,
+    options::GatewayOptions,
+    origins::Origins,
+    serve::{self, Pace, Places, Serving, Wire},
+};
 
 /// What every handler sees.
 pub(crate) struct Shared {
     pub(crate) options: GatewayOptions,
     pub(crate) access: Access,
+    pub(crate) origins: Origins,
+    /// Bodies of both listeners.
+    bodies: Places,
     pub(crate) admission: Admission,
     pub(crate) inference: SharedInference,
     pub(crate) administration: Arc<dyn Administration>,
@@ -37,11 +47,15 @@ impl Gateway {
         lifecycles: Arc<dyn Lifecycles>,
     ) -> Self {
         let access = Access::new(options.api_key.clone(), options.admin_token.clone());
-        let admission = Admission::new(options.max_in_flight);
+        let limits = options.connections;
+        let admission = Admission::new(limits.in_flight(options.max_in_flight));
+        let origins = Origins::new(options.origins.clone());
         Self {
             shared: Arc::new(Shared {
                 options,
                 access,
+                origins,
+                bodies: Places::new("bodies being read", limits.bodies()),
                 admission,
                 inference,
                 administration,
@@ -82,7 +96,8 @@ impl Gateway {
         shutdown: CancellationToken,
     ) -> io::Result<()> {
         let ended = self.drain_after(shutdown);
-        serve::serve(listener, routes, serve::Wire::Http1, ended).await
+        let serving = self.serving(routes, Wire::Http1, "HTTP connections");
+        serve::serve(listener, serving, ended).await
     }
 
     /// Serves gRPC (HTTP/2 without TLS) until `shutdown`, then drains as [`Gateway::serve_http`] does; health says
@@ -99,7 +114,21 @@ impl Gateway {
             health.stopping().await;
             self.drain_after(shutdown).await;
         };
-        serve::serve(listener, routes, serve::Wire::Http2, ended).await
+        let serving = self.serving(routes, Wire::Http2, "gRPC connections");
+        serve::serve(listener, serving, ended).await
+    }
+
+    fn serving(&self, routes: Router, wire: Wire, what: &'static str) -> Serving {
+        let options = &self.shared.options;
+        Serving {
+            routes,
+            wire,
+            connections: Places::new(what, options.connections.connections()),
+            pace: Pace {
+                bodies: self.shared.bodies.clone(),
+                whole: options.body_timeout,
+            },
+        }
     }
 
     async fn drain_after(&self, shutdown: CancellationToken) {

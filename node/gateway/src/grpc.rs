@@ -2,7 +2,13 @@
 
 use std::{any::Any, sync::Arc};
 
-use axum::Router;
+use axum::{
+    Router,
+    extract::{Request as HttpRequest, State},
+    http::{StatusCode, header},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse as _, Response as HttpResponse},
+};
 use mesh_actors::ports::telemetry::Telemetry;
 use mesh_proto::{
     DESCRIPTORS, MeshError, RequestId,
@@ -20,7 +26,7 @@ use tonic_health::{
 use tonic_reflection::server::{Builder, Error as ReflectionError};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::{gateway::Shared, request_id};
+use crate::{admission::at_work, gateway::Shared, request_id, serve::AtWork};
 
 mod deployment;
 mod inference;
@@ -36,7 +42,7 @@ pub(crate) fn routes(shared: Arc<Shared>, health: &Health) -> Result<Router, Ref
     let node = NodeServiceServer::new(node::Node(shared.clone()));
     let deployment = DeploymentServiceServer::new(deployment::Deployments(shared.clone()));
     let lifecycle = LifecycleServiceServer::new(lifecycle::Lifecycle(shared.clone()));
-    let inference = InferenceServiceServer::new(inference::Inference(shared));
+    let inference = InferenceServiceServer::new(inference::Inference(shared.clone()));
     let routes = Routes::new(node.max_decoding_message_size(ADMINISTRATION_MESSAGE))
         .add_service(deployment.max_decoding_message_size(ADMINISTRATION_MESSAGE))
         .add_service(lifecycle.max_decoding_message_size(ADMINISTRATION_MESSAGE))
@@ -47,7 +53,25 @@ pub(crate) fn routes(shared: Arc<Shared>, health: &Health) -> Result<Router, Ref
     Ok(routes
         .prepare()
         .into_axum_router()
-        .layer(CatchPanicLayer::custom(panicked)))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn_with_state(shared, keep_pages_out)))
+}
+
+/// No browser speaks HTTP/2 without TLS, so that no page reaches this port. Should one come to, or something translate for
+/// it, the origin tells; a type of content other than gRPC's is what a page could send without asking first.
+async fn keep_pages_out(State(shared): State<Arc<Shared>>, request: HttpRequest, next: Next) -> HttpResponse {
+    let kind = request.headers().get(header::CONTENT_TYPE);
+    if !kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
+        let message = "this port speaks gRPC; the OpenAI API is on the HTTP port";
+        return (StatusCode::UNSUPPORTED_MEDIA_TYPE, message).into_response();
+    }
+    match shared.origins.check(request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            shared.options.telemetry.refused(error.code);
+            Status::from(error).into_http()
+        }
+    }
 }
 
 /// A handler panicked: the client gets a status, the log the reason (from the panic hook).
@@ -98,6 +122,8 @@ impl Health {
 /// One call of an allowed caller, with its id.
 struct Call {
     id: RequestId,
+    /// Who has the token may wait for an answer however many others come.
+    connection: Option<AtWork>,
     telemetry: Arc<dyn Telemetry>,
 }
 
@@ -113,14 +139,16 @@ impl Call {
     /// Of a caller with the administration token.
     fn of_admin<T>(shared: &Shared, request: &Request<T>) -> Result<Self, Status> {
         let headers = request.metadata().as_ref();
-        let call = Self::new(shared, request.metadata());
+        let mut call = Self::new(shared, request.metadata());
         shared.access.admin(headers).map_err(|error| call.refuse(error))?;
+        call.connection = at_work(request.extensions());
         Ok(call)
     }
 
     fn new(shared: &Shared, metadata: &MetadataMap) -> Self {
         Self {
             telemetry: shared.options.telemetry.clone(),
+            connection: None,
             id: request_id::keep_or_make(metadata.get(request_id::HEADER).map(|id| id.as_bytes())),
         }
     }

@@ -1,9 +1,9 @@
 //! The OpenAI-compatible HTTP API.
 //!
 //! ```text
-//! request ─▶ id ─▶ CORS ─▶ panics ─▶ route ─▶ key ─▶ admit ─▶ body ─▶ JSON ─▶ parameters ─▶ generate::start
-//!                                                                                            │ admitted: 200
-//! client ◀─────────────────────────────── one object (collect) or events (stream) ◀──────────┘
+//! request ─▶ id ─▶ host, origin ─▶ CORS ─▶ panics ─▶ route ─▶ key ─▶ body ─▶ admit ─▶ JSON ─▶ parameters ─▶ generate::start
+//!                                                                                                           │ admitted: 200
+//! client ◀────────────────────────────────────── one object (collect) or events (stream) ◀──────────────────┘
 //! ```
 
 use std::sync::Arc;
@@ -57,7 +57,8 @@ pub(crate) fn router(shared: Arc<Shared>, more: Router) -> Router {
         .fallback(no_route)
         .with_state(shared.clone())
         .layer(CatchPanicLayer::custom(error::panicked))
-        .layer(layers::cors())
+        .layer(layers::cors(&shared.origins))
+        .layer(from_fn_with_state(shared.clone(), layers::keep_pages_out))
         .layer(from_fn_with_state(shared, layers::request_id))
 }
 

@@ -1,10 +1,10 @@
 //! Settings of a gateway.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use mesh_actors::ports::telemetry::{NoTelemetry, Telemetry};
 
-use crate::{identity::SessionHeader, secret::Secret};
+use crate::{hosts::Hosts, identity::SessionHeader, limits::ConnectionLimits, origins::Origin, secret::Secret};
 
 /// A 128k-token conversation is about half a megabyte; this leaves room for JSON escapes and tenfold growth.
 const BODY_LIMIT: usize = 8 << 20;
@@ -18,7 +18,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// Most service managers kill 30 (Kubernetes) to 90 (systemd) seconds after asking.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(25);
 
-/// Four deployments with a queue of 64 each; more would only wait, holding a body each.
+/// Four deployments with a queue of 64 each; more would only wait, holding a request each.
 const MAX_IN_FLIGHT: u32 = 256;
 
 /// Settings of a [`Gateway`](crate::Gateway). [`GatewayOptions::new`] gives the defaults.
@@ -28,6 +28,10 @@ pub struct GatewayOptions {
     pub api_key: Option<Secret>,
     /// What administration over gRPC needs, always.
     pub admin_token: Secret,
+    /// Names under which HTTP is asked (default: those of loopback).
+    pub hosts: Hosts,
+    /// Origins of web pages that may ask (default: none).
+    pub origins: Vec<Origin>,
     /// The header that carries agent sessions; `None` (the default): there are none.
     pub session_header: Option<SessionHeader>,
     /// Hears of refused calls.
@@ -40,8 +44,11 @@ pub struct GatewayOptions {
     pub ping_interval: Duration,
     /// Time that running requests get once the node is told to stop (default 25 s).
     pub drain_deadline: Duration,
-    /// Requests that may be read, wait or run at once over HTTP and gRPC together, 429 above (default 256).
+    /// Requests that may wait or run at once over HTTP and gRPC together, 429 above (default 256). Fewer if the
+    /// connections are few.
     pub max_in_flight: u32,
+    /// Connections, and bodies that are being read.
+    pub connections: ConnectionLimits,
 }
 
 impl GatewayOptions {
@@ -50,6 +57,8 @@ impl GatewayOptions {
         Self {
             api_key: None,
             admin_token,
+            hosts: Hosts::of(Ipv4Addr::LOCALHOST.into(), Vec::new()),
+            origins: Vec::new(),
             session_header: None,
             telemetry: Arc::new(NoTelemetry),
             body_limit: BODY_LIMIT,
@@ -57,6 +66,7 @@ impl GatewayOptions {
             ping_interval: PING_INTERVAL,
             drain_deadline: DRAIN_DEADLINE,
             max_in_flight: MAX_IN_FLIGHT,
+            connections: ConnectionLimits::default(),
         }
     }
 }

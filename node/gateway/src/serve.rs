@@ -4,13 +4,14 @@
 //!    a refusal that says "draining" is worth more than a closed port.
 //! 2. The listener closes; connections finish the response they are writing, within [`FLUSH_GRACE`].
 //! 3. What is left is aborted. Dropping the future goes here at once.
+//!
+//! A new connection always finds a place, unless all are at work: the one that was silent the longest gives way.
 
-use std::{future::Future, io, sync::Arc, time::Duration};
+use std::{future::Future, io, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -19,27 +20,32 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::FLUSH_GRACE;
 
 mod connection;
+mod paced;
 mod patience;
+mod places;
+mod seldom;
 
 pub(crate) use connection::Wire;
-
-/// Sockets of one listener: below the usual limit of 1024 open files with room for links and model files. More wait
-/// in the kernel's queue.
-const MAX_CONNECTIONS: usize = 768;
+pub(crate) use paced::{BodyError, Pace};
+pub(crate) use places::{AtWork, Bounds, Place, Places};
 
 /// Accepting fails when files run out; trying again at once would only burn a core.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// What a listener's connections have in common.
+#[derive(Clone)]
+pub(crate) struct Serving {
+    pub(crate) routes: Router,
+    pub(crate) wire: Wire,
+    pub(crate) connections: Places,
+    pub(crate) pace: Pace,
+}
+
 /// Serves until `ended` returns, then closes.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    routes: Router,
-    wire: Wire,
-    ended: impl Future<Output = ()>,
-) -> io::Result<()> {
+pub(crate) async fn serve(listener: TcpListener, serving: Serving, ended: impl Future<Output = ()>) -> io::Result<()> {
     let address = listener.local_addr()?;
+    let wire = serving.wire;
     tracing::info!(%address, ?wire, "listening");
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let closing = CancellationToken::new();
     let mut connections = JoinSet::new();
     tokio::pin!(ended);
@@ -47,12 +53,11 @@ pub(crate) async fn serve(
         tokio::select! {
             () = &mut ended => break,
             Some(_) = connections.join_next() => {}
-            (stream, place) = accept(&listener, &places) => {
-                let serving = connection::serve(stream, routes.clone(), wire, closing.clone());
-                connections.spawn(async move {
-                    serving.await;
-                    drop(place);
-                });
+            (stream, peer) = accept(&listener) => {
+                // Without a place it is closed at once: everyone is at work.
+                if let Some(place) = serving.connections.take(peer) {
+                    connections.spawn(connection::serve(stream, peer, Arc::new(place), serving.clone(), closing.clone()));
+                }
             }
         }
     }
@@ -67,12 +72,10 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-async fn accept(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    // The semaphore is never closed.
-    let place = places.clone().acquire_owned().await.ok();
+async fn accept(listener: &TcpListener) -> (TcpStream, IpAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return (stream, place),
+            Ok((stream, peer)) => return (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "accepting a connection failed");
                 sleep(ACCEPT_PAUSE).await;

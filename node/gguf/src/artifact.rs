@@ -1,7 +1,7 @@
 //! Files that are whole or not there: temporary name, sync, rename, sync of the directory.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::GgufError;
+use crate::open::open_regular;
 
 const TEMPORARY_PREFIX: &str = ".mesh-cut-";
 const TEMPORARY_SUFFIX: &str = ".tmp";
@@ -170,13 +171,8 @@ fn write_manifest<M: Serialize>(directory: &Path, name: &str, manifest: &M) -> R
 
 /// Reads a manifest; anything that is not one counts as absent, since the artifact is then simply made again.
 pub(crate) fn read_manifest<M: DeserializeOwned>(path: &Path) -> Option<M> {
-    if fs::metadata(path).ok()?.len() > MAX_MANIFEST_BYTES {
-        return None;
-    }
-    serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-/// Whether a regular file of exactly this size is there.
-pub(crate) fn has_size(path: &Path, bytes: u64) -> bool {
-    fs::metadata(path).is_ok_and(|facts| facts.is_file() && facts.len() == bytes)
+    let (file, _) = open_regular(path).ok()?;
+    let mut text = Vec::new();
+    file.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut text).ok()?;
+    (text.len() as u64 <= MAX_MANIFEST_BYTES).then(|| serde_json::from_slice(&text).ok())?
 }

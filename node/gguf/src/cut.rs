@@ -20,6 +20,7 @@ use crate::writer::{DEFAULT_ALIGNMENT, Layout, layout};
 
 pub(crate) use digester::Digester;
 use pieces::Piece;
+pub(crate) use write::is_whole;
 
 /// A planned stage: layers `start..end` of one source.
 #[derive(Debug, Clone)]

@@ -1,6 +1,5 @@
 //! An opened model: one file, or all parts of a split one.
 
-use std::fs::File;
 use std::io::{Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::array::Array;
 use crate::error::GgufError;
 use crate::identity;
+use crate::open::{is_not_regular, open_regular};
 use crate::parse;
 use crate::split;
 use crate::tensor::TensorInfo;
@@ -75,11 +75,10 @@ impl Gguf {
             file: path.to_owned(),
             source,
         };
-        let file = File::open(path).map_err(opening)?;
-        let facts = file.metadata().map_err(opening)?;
-        if !facts.is_file() {
-            return Err(GgufError::NotAFile { file: path.to_owned() });
-        }
+        let (file, facts) = open_regular(path).map_err(|error| match is_not_regular(&error) {
+            true => GgufError::NotAFile { file: path.to_owned() },
+            false => opening(error),
+        })?;
         Self::parse_part(file, facts.len(), path, index, modified_nanos(&facts))
     }
 

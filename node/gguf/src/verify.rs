@@ -1,12 +1,12 @@
 //! Re-hashes artifacts against their manifests.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use crate::cut::Digester;
 use crate::error::GgufError;
 use crate::manifest::{StageManifest, VocabularyManifest};
+use crate::open::open_regular;
 
 /// Read size, bytes.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -58,8 +58,8 @@ fn digest(path: &Path, bytes: u64, ends: Vec<u64>) -> Result<(blake3::Hash, Vec<
         file: path.to_owned(),
         source,
     };
-    let mut file = File::open(path).map_err(opening)?;
-    let size = file.metadata().map_err(opening)?.len();
+    let (mut file, facts) = open_regular(path).map_err(opening)?;
+    let size = facts.len();
     if size != bytes {
         return Err(corrupt(path, format!("it has {size} bytes instead of {bytes}")));
     }

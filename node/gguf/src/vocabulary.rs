@@ -6,12 +6,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::artifact::{PendingFile, has_size, publish_with_manifest, read_manifest};
-use crate::cut::short_id;
+use crate::artifact::{PendingFile, publish_with_manifest, read_manifest};
+use crate::cut::{is_whole, short_id};
 use crate::error::GgufError;
 use crate::gguf::Gguf;
 use crate::manifest::{MANIFEST_VERSION, VocabularyManifest};
 use crate::value::Value;
+use crate::verified::Verified;
 use crate::writer::{DEFAULT_ALIGNMENT, layout};
 
 /// Keys of the architecture that readers of the file want, besides the tokenizer's.
@@ -33,12 +34,24 @@ pub struct VocabularyArtifact {
 }
 
 impl VocabularyCut {
-    /// Writes the vocabulary of `gguf` into `directory` (made if needed), or finds it there from an earlier time; as
-    /// safe against crashes as [`crate::StageCut::write`].
+    /// Writes the vocabulary of `gguf` into `directory` (made if needed), or finds it there from an earlier time and
+    /// reads it to be sure that it is still the same; as safe against crashes as [`crate::StageCut::write`].
     ///
     /// # Errors
     /// [`GgufError::MissingKey`] if the model has no tokenizer; otherwise as [`crate::StageCut::write`].
     pub fn write(gguf: &Gguf, directory: &Path) -> Result<VocabularyArtifact, GgufError> {
+        Self::write_unless_verified(gguf, directory, &Verified::default())
+    }
+
+    /// As [`Self::write`]; a file of an earlier time is not read if it is known to be whole.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_unless_verified(
+        gguf: &Gguf,
+        directory: &Path,
+        verified: &Verified,
+    ) -> Result<VocabularyArtifact, GgufError> {
         if gguf.get("tokenizer.ggml.model").is_none() {
             return Err(gguf.missing("tokenizer.ggml.model"));
         }
@@ -57,7 +70,8 @@ impl VocabularyCut {
             bytes: content.len() as u64,
             blake3: blake3::hash(&content).to_hex().to_string(),
         };
-        if read_manifest(&directory.join(&manifest_name)).as_ref() == Some(&manifest) && has_size(&path, manifest.bytes)
+        if read_manifest(&directory.join(&manifest_name)).as_ref() == Some(&manifest)
+            && is_whole(&path, manifest.bytes, &manifest.blake3, verified, &|| true)?
         {
             return Ok(VocabularyArtifact {
                 path,

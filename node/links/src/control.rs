@@ -9,6 +9,7 @@ mod watch;
 
 use std::{path::PathBuf, sync::Arc};
 
+use async_trait::async_trait;
 use iroh::endpoint::{Connection, RecvStream, SendStream};
 use mesh_actors::{
     deployment::Owner,
@@ -42,9 +43,10 @@ use crate::{
 };
 
 /// Finds files of this node by content, for others to fetch.
+#[async_trait]
 pub trait FileSource: Send + Sync + 'static {
-    /// Path and facts of a file, if this node has it.
-    fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)>;
+    /// Path and facts of a file, if this node has it or can make it again. It is whole.
+    async fn find(&self, digest: &str) -> Option<(PathBuf, Artifact)>;
 }
 
 /// What the handlers reach.
@@ -246,7 +248,7 @@ pub fn log_key_in_use(other: &str) {
 /// Sends a file from an offset on.
 async fn serve_file(send: &mut SendStream, fetch: FetchRequest, files: &dyn FileSource) -> Result<(), MeshError> {
     let io = |error: std::io::Error| MeshError::internal(format!("a file could not be read: {error}"));
-    let Some((path, artifact)) = files.find(&fetch.digest) else {
+    let Some((path, artifact)) = files.find(&fetch.digest).await else {
         let error = MeshError::new(
             mesh_proto::ErrorCode::NotFound,
             "this node no longer has the file; serve again",

@@ -1,13 +1,13 @@
 //! The configuration file, as a layer of the settings.
 
-use std::{fs, io::ErrorKind, path::Path};
+use std::{io::ErrorKind, path::Path};
 
 use figment::{
     Error, Metadata, Profile, Provider,
     value::{Dict, Map},
 };
 
-use crate::NodeError;
+use crate::{NodeError, data_dir::read_text};
 
 /// Settings of a TOML file. It is parsed here: what the parser itself prints shows the line at fault, and that may be the
 /// one with the key.
@@ -19,7 +19,7 @@ pub(super) struct ConfigFile {
 impl ConfigFile {
     /// Reads a file; one that does not exist has no settings.
     pub(super) fn read(path: &Path) -> Result<Self, NodeError> {
-        let text = match fs::read_to_string(path) {
+        let text = match read_text(path) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(NodeError::file("read", path)(error)),

@@ -6,7 +6,9 @@ mod cancel;
 #[cfg(target_os = "linux")]
 mod claims;
 mod client_key;
+mod crowds;
 mod exact;
+mod files;
 mod floods;
 mod gguf_file;
 mod join;
@@ -15,6 +17,7 @@ mod membership;
 mod mutants;
 mod one_name;
 mod openai_client;
+mod owner_restart;
 mod plugins;
 mod real_models;
 mod receipts;

@@ -21,13 +21,15 @@ impl DeploymentService for Deployments {
     type ServeStream = BoxStream<'static, Result<ServeResponse, Status>>;
 
     async fn serve(&self, request: Request<ServeRequest>) -> Result<Response<Self::ServeStream>, Status> {
-        let call = Call::of_admin(&self.0, &request)?;
+        let mut call = Call::of_admin(&self.0, &request)?;
+        let connection = call.connection.take();
         if self.0.admission.is_draining() {
             return Err(call.refuse(draining()));
         }
         let progress = self.0.administration.serve(request.into_inner()).await;
         let progress = progress.map_err(|error| call.refuse(error))?;
-        Ok(call.answer(until_stopping(progress, self.0.admission.draining())))
+        let progress = until_stopping(progress, self.0.admission.draining()).inspect(move |_| _ = &connection);
+        Ok(call.answer(progress.boxed()))
     }
 
     async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {

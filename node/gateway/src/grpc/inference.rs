@@ -31,10 +31,14 @@ impl InferenceService for Inference {
         let mut call = Call::of_user(&self.0, &request)?;
         let caller = identity::caller(self.0.options.session_header.as_ref(), request.metadata().as_ref());
         let caller = caller.map_err(|error| call.refuse(error))?;
-        let mut request = request.into_inner();
+        let (_, connection, mut request) = request.into_parts();
         call.id = own_id(&request, call.id).map_err(|error| call.refuse(error))?;
         request.request_id = call.id.to_string();
-        let work = self.0.admission.admit().map_err(|error| call.refuse(error))?;
+        let work = self
+            .0
+            .admission
+            .admit(&connection)
+            .map_err(|error| call.refuse(error))?;
         let generation = work.run(generate::start(&*self.0.inference, request, caller)).await;
         let generation = generation.map_err(|error| call.refuse(error))?;
         Ok(call.answer(events(generation, work)))

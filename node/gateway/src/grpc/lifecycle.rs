@@ -10,7 +10,7 @@ use mesh_proto::v1::{
 use tonic::{Request, Response, Status};
 
 use super::Call;
-use crate::gateway::Shared;
+use crate::{admission::at_work, gateway::Shared};
 
 pub(super) struct Lifecycle(pub(super) Arc<Shared>);
 
@@ -35,9 +35,15 @@ impl LifecycleService for Lifecycle {
         let call = Call::of_user(&self.0, &request)?;
         let content = request.get_ref().include_token_ids || request.get_ref().include_text;
         self.may_read(&call, &request, content)?;
+        // The number of subscribers is bounded where events are kept.
+        let connection = at_work(request.extensions());
         let notices = self.0.lifecycles.subscribe(request.into_inner()).await;
         let notices = notices.map_err(|error| call.refuse(error))?;
-        Ok(call.answer(notices.map(|notice| notice.map_err(Status::from)).boxed()))
+        let notices = notices.map(move |notice| {
+            let _connection = &connection;
+            notice.map_err(Status::from)
+        });
+        Ok(call.answer(notices.boxed()))
     }
 
     async fn get_receipt(&self, request: Request<GetReceiptRequest>) -> Result<Response<GetReceiptResponse>, Status> {

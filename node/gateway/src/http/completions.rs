@@ -8,7 +8,7 @@ use axum::{
     http::HeaderValue,
     response::Response,
 };
-use mesh_actors::ports::inference::Generation;
+use mesh_actors::ports::inference::{Caller, Generation};
 use mesh_proto::{
     MeshError, RequestId,
     v1::{ChatPrompt, GenerateRequest, generate_request::Prompt},
@@ -22,7 +22,7 @@ use super::{
     parameters::{Parameters, Streaming},
     stream,
 };
-use crate::{gateway::Shared, generate, identity};
+use crate::{admission::draining, gateway::Shared, generate, identity};
 
 /// Answers a chat.
 pub(super) async fn chat(
@@ -44,15 +44,23 @@ pub(super) async fn text(
 
 /// The status line goes out when this returns: after admission, and for an answer in one piece after its end. Until
 /// then the client's going away drops this future, and the generation in it.
-async fn complete(shared: Arc<Shared>, id: RequestId, request: Request, style: Style) -> Result<Response, HttpError> {
-    let work = match shared.admission.admit() {
-        Ok(work) => work,
-        Err(error) => {
-            body::discard(request).await;
-            return Err(error.into());
-        }
-    };
-    let started = work.run(start(&shared, id, request, style)).await?;
+async fn complete(
+    shared: Arc<Shared>,
+    id: RequestId,
+    mut request: Request,
+    style: Style,
+) -> Result<Response, HttpError> {
+    if shared.admission.is_draining() {
+        body::discard(request).await;
+        return Err(draining().into());
+    }
+    let caller = identity::caller(shared.options.session_header.as_ref(), request.headers());
+    let extensions = std::mem::take(request.extensions_mut());
+    let body = body::read(request, &shared.options).await?;
+    let caller = caller?;
+    let work = shared.admission.admit(&extensions)?;
+    let started = work.run(start(&shared, id, &body, caller, style)).await?;
+    drop(body);
     let Started {
         answer,
         streaming,
@@ -85,12 +93,14 @@ struct Started {
     generation: Generation,
 }
 
-async fn start(shared: &Shared, id: RequestId, request: Request, style: Style) -> Result<Started, MeshError> {
-    let caller = identity::caller(shared.options.session_header.as_ref(), request.headers());
-    let body = body::read(request, &shared.options).await?;
-    let caller = caller?;
-    let parameters = json::decode::<Parameters>(&body)?;
-    drop(body);
+async fn start(
+    shared: &Shared,
+    id: RequestId,
+    body: &[u8],
+    caller: Caller,
+    style: Style,
+) -> Result<Started, MeshError> {
+    let parameters = json::decode::<Parameters>(body)?;
     let streaming = parameters.streaming()?;
     let mut request = parse(parameters, style)?;
     request.request_id = id.to_string();

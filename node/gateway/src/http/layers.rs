@@ -1,4 +1,4 @@
-//! What every request passes: its id, CORS, the key.
+//! What every request passes: its id, whether a web page may send it, CORS, the key.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +9,10 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use mesh_proto::ErrorCode;
-use tower_http::cors::{AllowHeaders, AllowMethods, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowMethods, CorsLayer};
 
 use super::{body, error::HttpError};
-use crate::{gateway::Shared, identity, request_id};
+use crate::{gateway::Shared, identity, origins::Origins, request_id};
 
 /// Browsers cap it below this anyway; nothing here changes while a node runs.
 const PREFLIGHT_CACHE: Duration = Duration::from_secs(3600);
@@ -22,11 +22,11 @@ pub(super) const SEED_HEADER: HeaderName = HeaderName::from_static("x-mesh-seed"
 
 const REQUEST_ID: HeaderName = HeaderName::from_static(request_id::HEADER);
 
-/// Any page may call: what protects a node is its key, not the caller's origin. Headers are mirrored, since `*` does
-/// not cover `authorization` (Fetch standard, CORS protocol).
-pub(super) fn cors() -> CorsLayer {
+/// Tells browsers that pages of the listed origins may read answers. Headers are mirrored, since `*` does not cover
+/// `authorization` (Fetch standard, CORS protocol).
+pub(super) fn cors(origins: &Origins) -> CorsLayer {
     CorsLayer::new()
-        .allow_origin(Any)
+        .allow_origin(origins.cors())
         .allow_methods(AllowMethods::mirror_request())
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers([REQUEST_ID, SEED_HEADER, axum::http::header::RETRY_AFTER])
@@ -55,6 +55,19 @@ pub(super) async fn request_id(State(shared): State<Arc<Shared>>, mut request: R
         response.headers_mut().insert(REQUEST_ID, value);
     }
     response
+}
+
+/// Refuses what a page of any site can have a browser send, and requests under a name that is not this node's: before
+/// anything is done for them, and without the headers that let a page read the answer.
+pub(super) async fn keep_pages_out(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+    let hosts = shared.options.hosts.check(request.headers(), request.uri());
+    match hosts.and_then(|()| shared.origins.check(request.headers())) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            body::discard(request).await;
+            HttpError::from(error).into_response()
+        }
+    }
 }
 
 /// Lets in who has the key, if the node has one.

@@ -1,20 +1,20 @@
 //! One connection, on hyper.
 
-use std::{future::Future, time::Duration};
+use std::{convert::Infallible, future::Future, net::IpAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{extract::Request, response::Response};
 use hyper::{
+    body::Incoming,
     rt::Executor,
     server::conn::{http1, http2},
+    service::service_fn,
 };
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    service::TowerToHyperService,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{net::TcpStream, time::timeout};
 use tokio_util::sync::CancellationToken;
+use tower::ServiceExt as _;
 
-use super::patience::Patient;
+use super::{Serving, paced::Paced, patience::Patient, places::Place};
 
 /// Which protocol a listener speaks.
 #[derive(Debug, Clone, Copy)]
@@ -49,8 +49,23 @@ const MAX_HEADER_LIST: u32 = 16 << 10;
 /// Answers waiting in one stream for a client that reads slowly. The journal keeps the rest, once.
 const MAX_SEND_BUFFER: usize = 64 << 10;
 
-/// Serves one connection to its end; from `closing` on it only finishes what it is at.
-pub(super) async fn serve(stream: TcpStream, routes: Router, wire: Wire, closing: CancellationToken) {
+/// Serves one connection to its end; from `closing` on it only finishes what it is at, and it ends at once when its
+/// place goes to another.
+pub(super) async fn serve(
+    stream: TcpStream,
+    peer: IpAddr,
+    place: Arc<Place>,
+    serving: Serving,
+    closing: CancellationToken,
+) {
+    let gives_way = place.gives_way().clone();
+    let served = run(stream, peer, place, serving, closing);
+    if gives_way.run_until_cancelled(served).await.is_none() {
+        tracing::debug!(%peer, "a connection gave its place to another");
+    }
+}
+
+async fn run(stream: TcpStream, peer: IpAddr, place: Arc<Place>, serving: Serving, closing: CancellationToken) {
     // Tokens are small writes that must not wait for the next one.
     _ = stream.set_nodelay(true);
     // HTTP/2 has no limit of its own for a peer that connects and is silent.
@@ -60,7 +75,8 @@ pub(super) async fn serve(stream: TcpStream, routes: Router, wire: Wire, closing
         else => return,
     }
     let io = TokioIo::new(Patient::new(stream, WRITE_PATIENCE));
-    let service = TowerToHyperService::new(routes);
+    let wire = serving.wire;
+    let service = service_fn(move |request| answer(serving.clone(), peer, place.clone(), request));
     let result = match wire {
         Wire::Http1 => {
             let mut builder = http1::Builder::new();
@@ -93,6 +109,21 @@ pub(super) async fn serve(stream: TcpStream, routes: Router, wire: Wire, closing
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+/// One request. Handlers find the connection's place among its extensions, and say when they are at work.
+async fn answer(
+    serving: Serving,
+    peer: IpAddr,
+    place: Arc<Place>,
+    mut request: Request<Incoming>,
+) -> Result<Response, Infallible> {
+    place.heard();
+    request.extensions_mut().insert(place.clone());
+    let request = request.map(|body| Paced::new(body, serving.pace, peer, place.clone()));
+    let response = serving.routes.oneshot(request).await;
+    place.heard();
+    response
 }
 
 fn http2_builder(calls: Calls) -> http2::Builder<Calls> {

@@ -26,7 +26,10 @@ async fn small() -> Server {
 }
 
 fn head(more: &str) -> String {
-    format!("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n")
+    format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         connection: close\r\n{more}\r\n"
+    )
 }
 
 /// The status and the error of a raw answer.
@@ -63,13 +66,42 @@ async fn json_that_is_broken_deep_or_not_utf8_is_located() {
 }
 
 #[tokio::test]
-async fn the_content_type_does_not_matter_but_an_encoding_does() {
+async fn a_body_has_to_say_that_it_is_json_and_must_not_be_encoded() {
     let server = start(Arc::new(Immediate::default())).await;
-    for kind in ["text/plain", "application/x-www-form-urlencoded", "nonsense"] {
-        let request = client()
-            .post(server.url("/v1/chat/completions"))
-            .header("content-type", kind);
-        assert_eq!(request.body(chat_body("")).send().await.unwrap().status(), 200);
+    let send = |kind: Option<&str>, path: &str| {
+        let request = client().post(server.url(path)).body(chat_body(""));
+        kind.into_iter()
+            .fold(request, |request, kind| request.header("content-type", kind))
+            .send()
+    };
+    for kind in [
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/json ;x",
+    ] {
+        let response = send(Some(kind), "/v1/chat/completions").await.unwrap();
+        assert_eq!(response.status(), 200, "{kind}");
+    }
+    for kind in [
+        None,
+        Some("text/plain"),
+        Some("text/plain; application/json"),
+        Some("application/x-www-form-urlencoded"),
+        Some("multipart/form-data; boundary=x"),
+        Some("application/jsonp"),
+        Some("nonsense"),
+        Some(""),
+    ] {
+        for path in ["/v1/chat/completions", "/v1/completions"] {
+            let (status, error) = refusal(send(kind, path).await.unwrap()).await;
+            assert_eq!(
+                (status, &error["code"]),
+                (415, &json!("unsupported_media_type")),
+                "{kind:?}"
+            );
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("content-type: application/json"), "{message}");
+        }
     }
     let zipped = server
         .post("/v1/chat/completions", chat_body(""))
@@ -160,8 +192,9 @@ async fn bytes_that_are_no_http_harm_nobody() {
 async fn a_connection_is_used_again_after_a_refusal() {
     let server = start(Arc::new(Immediate::default())).await;
     let mut stream = TcpStream::connect(server.http).await.unwrap();
-    let bad = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{]";
-    let good = "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let bad = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+               content-length: 2\r\n\r\n{]";
+    let good = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     stream.write_all(format!("{bad}{good}").as_bytes()).await.unwrap();
     let mut answer = String::new();
     within(stream.read_to_string(&mut answer)).await.unwrap();
@@ -179,7 +212,10 @@ async fn silent_connections_and_other_protocols_do_not_keep_a_stopping_node() {
         TcpStream::connect(server.grpc).await.unwrap(),
     );
     let mut wrong = TcpStream::connect(server.grpc).await.unwrap();
-    wrong.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    wrong
+        .write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .unwrap();
     assert_eq!(server.chat(chat_body("")).await.status(), 200);
     server.shutdown.cancel();
     within(&mut server.http_served).await.unwrap().unwrap();

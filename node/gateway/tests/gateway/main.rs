@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod administration;
+mod crowds;
 mod drain;
 mod faults;
 mod grpc;
 mod lifecycle;
+mod pages;
 mod parameters;
 mod routes;
 mod scripted;

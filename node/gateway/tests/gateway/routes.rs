@@ -128,47 +128,6 @@ async fn head_is_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn a_browser_may_call_from_any_page() {
-    let options = GatewayOptions {
-        api_key: Some(Secret::new("key").unwrap()),
-        ..options()
-    };
-    let server = start_with(options, Arc::new(Immediate::default()), Arc::new(Admin::default())).await;
-    let preflight = client()
-        .request(Method::OPTIONS, server.url("/v1/chat/completions"))
-        .header("origin", "https://page.example")
-        .header("access-control-request-method", "POST")
-        .header(
-            "access-control-request-headers",
-            "authorization,content-type,x-stainless-lang",
-        )
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(preflight.status(), 200);
-    assert_eq!(preflight.headers()["access-control-allow-origin"], "*");
-    assert_eq!(preflight.headers()["access-control-allow-methods"], "POST");
-    assert_eq!(
-        preflight.headers()["access-control-allow-headers"],
-        "authorization,content-type,x-stainless-lang"
-    );
-    let refused = server
-        .get("/v1/models")
-        .header("origin", "https://page.example")
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(refused.status(), 401);
-    assert_eq!(refused.headers()["access-control-allow-origin"], "*");
-    assert!(
-        refused.headers()["access-control-expose-headers"]
-            .to_str()
-            .unwrap()
-            .contains("x-request-id")
-    );
-}
-
-#[tokio::test]
 async fn a_node_with_a_key_asks_for_it_everywhere_under_v1() {
     let options = GatewayOptions {
         api_key: Some(Secret::new("key").unwrap()),

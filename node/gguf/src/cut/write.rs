@@ -7,17 +7,20 @@ use std::path::Path;
 
 use super::pieces::{Content, Piece};
 use super::{Digester, Progress, StageArtifact, StageCut};
-use crate::artifact::{PendingFile, has_size, publish_with_manifest, read_manifest};
+use crate::artifact::{PendingFile, publish_with_manifest, read_manifest};
 use crate::error::GgufError;
 use crate::gguf::modified_nanos;
 use crate::manifest::{LayerDigest, MANIFEST_VERSION, Section, StageManifest};
+use crate::open::open_regular;
+use crate::verified::Verified;
 
 /// The only buffer of a cut, bytes. Small enough to stay in the processor's cache between reading, hashing twice and
 /// writing: measured faster than 4 MiB, and than hashing on a thread of its own when the cores are busy.
 const BUFFER_BYTES: usize = 512 << 10;
 
 impl StageCut {
-    /// Writes the stage into `directory` (made if needed), or finds it there from an earlier time. The file appears
+    /// Writes the stage into `directory` (made if needed), or finds it there from an earlier time and reads it to be sure
+    /// that it is still the same. The file appears
     /// under its name only when it is complete and on the disk. `progress` is called every half megabyte or tensor and stops
     /// the work by `Break`.
     ///
@@ -29,7 +32,21 @@ impl StageCut {
         directory: &Path,
         progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<StageArtifact, GgufError> {
-        if let Some(manifest) = self.reusable(directory) {
+        self.write_unless_verified(directory, &Verified::default(), &|| true, progress)
+    }
+
+    /// As [`Self::write`]; a file of an earlier time is not read if it is known to be whole. `go_on` is asked while it is.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_unless_verified(
+        &self,
+        directory: &Path,
+        verified: &Verified,
+        go_on: &dyn Fn() -> bool,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<StageArtifact, GgufError> {
+        if let Some(manifest) = self.reusable(directory, verified, go_on)? {
             return Ok(StageArtifact {
                 path: directory.join(self.file_name()),
                 manifest,
@@ -50,15 +67,24 @@ impl StageCut {
         })
     }
 
-    fn reusable(&self, directory: &Path) -> Option<StageManifest> {
-        let manifest: StageManifest = read_manifest(&self.manifest_path(directory))?;
+    fn reusable(
+        &self,
+        directory: &Path,
+        verified: &Verified,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<Option<StageManifest>, GgufError> {
+        let Some(manifest) = read_manifest::<StageManifest>(&self.manifest_path(directory)) else {
+            return Ok(None);
+        };
         let same = manifest.version == MANIFEST_VERSION
             && manifest.source_id == self.source_id
             && manifest.start == self.range.start
             && manifest.end == self.range.end
             && manifest.total_layers == self.total_layers
             && manifest.bytes == self.layout.file_bytes;
-        (same && has_size(&directory.join(self.file_name()), manifest.bytes)).then_some(manifest)
+        let path = directory.join(self.file_name());
+        let whole = same && is_whole(&path, manifest.bytes, &manifest.blake3, verified, go_on)?;
+        Ok(whole.then_some(manifest))
     }
 
     fn check_source(&self) -> Result<(), GgufError> {
@@ -138,6 +164,25 @@ impl StageCut {
     }
 }
 
+/// Whether a file of an earlier time is still what was written.
+pub(crate) fn is_whole(
+    path: &Path,
+    bytes: u64,
+    digest: &str,
+    verified: &Verified,
+    go_on: &dyn Fn() -> bool,
+) -> Result<bool, GgufError> {
+    let whole = verified.holds(path, bytes, digest, go_on);
+    whole.map_err(|source| match source.kind() {
+        io::ErrorKind::Interrupted => GgufError::Cancelled,
+        _ => GgufError::Io {
+            doing: "read",
+            file: path.to_owned(),
+            source,
+        },
+    })
+}
+
 /// Copies one stage, piece by piece, hashing what it writes.
 struct Copier<'a> {
     cut: &'a StageCut,
@@ -156,10 +201,11 @@ impl<'a> Copier<'a> {
         progress: &'a mut dyn FnMut(Progress) -> ControlFlow<()>,
     ) -> Result<Self, GgufError> {
         let open = |path: &Path| {
-            File::open(path).map_err(|source| GgufError::Open {
+            let opened = open_regular(path).map_err(|source| GgufError::Open {
                 file: path.to_owned(),
                 source,
-            })
+            });
+            opened.map(|(file, _)| file)
         };
         let sources = cut
             .source
