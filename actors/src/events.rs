@@ -1,4 +1,4 @@
-//! Lifecycle events: the truth about every request whose head is on this node (DESIGN §5).
+//! Lifecycle events: the truth about every request whose head is on this node.
 //!
 //! ```text
 //! RequestActor ── one event for each state change ──▶ EventBus ─┬─ window (bounded) ◀── Subscription, one cursor each

@@ -1,4 +1,4 @@
-//! Reads what a subscriber was told and proves the invariants of lifecycle events (DESIGN §5).
+//! Reads what a subscriber was told and proves the invariants of lifecycle events.
 //!
 //! | invariant | over |
 //! |---|---|

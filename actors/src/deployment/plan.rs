@@ -23,8 +23,8 @@ pub const DEFAULT_LANES: u32 = 4;
 /// Most lanes: each is a KV stream, and llama.cpp takes at most 256 sequences.
 pub const MAX_LANES: u32 = 256;
 
-/// Rows of one prefill chunk in exact mode: a call never exceeds 60 rows there (DESIGN §1).
-pub const EXACT_CHUNK: u32 = 60;
+/// Rows of one prefill chunk in exact mode: the most rows of a call there.
+pub const EXACT_CHUNK: u32 = 128;
 
 /// Rows of one prefill chunk otherwise: llama.cpp's default micro-batch.
 pub const FAST_CHUNK: u32 = 512;

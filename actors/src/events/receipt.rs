@@ -16,7 +16,7 @@ pub enum ReceiptEnd {
     Aborted(ErrorCode),
 }
 
-/// The account of one request: PLUGINS.md §1.5 lists what is in it.
+/// The account of one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Receipt {
     /// Request.

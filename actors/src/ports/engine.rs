@@ -21,7 +21,7 @@ pub trait EngineLoader: Send + Sync + 'static {
 /// Everything that loading a stage needs to know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageLoad {
-    /// Stage file: a small valid GGUF (DESIGN §1).
+    /// Stage file: a small valid GGUF.
     pub path: PathBuf,
     /// BLAKE3 of the file, hex: by it a node knows the files that it has loaded before. Empty for a file that it knows
     /// nothing of.

@@ -1,4 +1,4 @@
-//! Keeps lifecycle events and checks what has to hold of them (DESIGN §5).
+//! Keeps lifecycle events and checks what has to hold of them.
 
 use std::{
     collections::BTreeMap,

@@ -1,7 +1,7 @@
 //! Cuts the rows of a batch into calls of llama.cpp. Pure.
 //!
 //! A call holds either rows of one lane, or one row each of adjacent lane ids in ascending order: anything else,
-//! llama.cpp regroups, and the rows that come back are no longer those that went in (DESIGN §1).
+//! llama.cpp regroups, and the rows that come back are no longer those that went in.
 
 /// Limits of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

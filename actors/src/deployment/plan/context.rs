@@ -261,9 +261,9 @@ mod tests {
         let facts = model(30, (1..30).collect());
         let keys_and_values = 30 * 1024 * u64::from(DEFAULT_LANES);
         let counted = cell_bytes(&facts, &(0..30), SHAPE);
-        assert_eq!(counted - keys_and_values, 4 * CELL_RECORD + 60 * MASK_BYTES);
+        assert_eq!(counted - keys_and_values, 4 * CELL_RECORD + 128 * MASK_BYTES);
         let wide = Shape { rows: 512, ..SHAPE };
-        assert_eq!(cell_bytes(&facts, &(0..30), wide) - counted, 452 * MASK_BYTES);
+        assert_eq!(cell_bytes(&facts, &(0..30), wide) - counted, 384 * MASK_BYTES);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub enum Input {
 }
 
 /// What has to be done. `Open` is also the event `Started`; `Prefilled`, `Commit`, `Finish`, `Fail` and `Refuse` are
-/// the events of these names (DESIGN §5): one state change, one effect, one event.
+/// the events of these names: one state change, one effect, one event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Answer the one who asked: admitted, with so many prompt tokens.
