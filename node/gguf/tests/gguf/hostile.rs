@@ -360,6 +360,11 @@ fn vocabularies_that_cannot_be_loaded_or_used_are_refused() {
             Value::U32(260),
             "names no token of the 260",
         ),
+        (
+            "tokenizer.ggml.model",
+            Value::string("bert"),
+            "no supported model has another",
+        ),
         ("tokenizer.ggml.model", Value::U32(1), "is not a text"),
     ];
     for (key, value, said) in cases {
