@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Demo(commands::demo::DemoArgs),
     /// Start, join, list and leave
     #[command(subcommand)]
-    Node(commands::node::NodeCommand),
+    Node(Box<commands::node::NodeCommand>),
     /// Serve a model from the nodes of the mesh; returns when it is ready
     Serve(commands::serve::ServeArgs),
     /// Stop serving a model

@@ -11,7 +11,7 @@ use mesh_tests::{ChatCall, Processes};
 use mutation::Mutation;
 
 /// Mutants of a usual run: as many as take well under a minute. `MESH_MUTANTS=500` runs more.
-const MUTANTS: u64 = 60;
+const MUTANTS: u64 = 150;
 
 /// Where the pseudo-random choices start; `MESH_MUTANTS_SEED` starts elsewhere.
 const SEED: u64 = 2026;

@@ -32,6 +32,18 @@ const MAX_EPSILON: f32 = 0.1;
 /// Widest sliding window, positions: llama.cpp reserves four bytes for each of them in every call.
 pub(crate) const MAX_WINDOW: u32 = 1 << 20;
 
+/// Floats of either sign.
+const FINITE: [&str; 8] = [
+    "attention.temperature_scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "rope.scaling.alpha",
+    "rope.scaling.yarn_log_multiplier",
+    "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
+];
+
 /// What llama.cpp knows (`LLAMA_ROPE_SCALING_TYPES`, llama-model.cpp); it ends the process over any other.
 const ROPE_SCALINGS: [&str; 4] = ["none", "linear", "yarn", "longrope"];
 
@@ -172,23 +184,11 @@ impl Keys<'_> {
         Ok(length.filter(|length| *length > 0))
     }
 
-    /// Every float is a number; those that scale something are above 0.
+    /// The floats that a graph reads are numbers; those that scale something are above 0. Keys that none reads may hold
+    /// anything: llama.cpp itself writes -inf for some.
     fn floats(&self) -> Result<(), GgufError> {
-        let prefix = self.name("");
-        for (key, value) in self.gguf.metadata() {
-            let Some(suffix) = key.strip_prefix(&prefix) else {
-                continue;
-            };
-            let finite = match value {
-                Value::F32(float) => float.is_finite(),
-                Value::F64(float) => float.is_finite() && (*float as f32).is_finite(),
-                Value::Array(Array::F32(floats)) => floats.iter().all(|float| float.is_finite()),
-                Value::Array(Array::F64(floats)) => floats.iter().all(|float| float.is_finite()),
-                _ => true,
-            };
-            if !finite {
-                return Err(self.bad(suffix, format!("is {}, not a finite number", shown(value))));
-            }
+        for suffix in FINITE {
+            self.float(suffix, |_| true, "a finite number")?;
         }
         for suffix in POSITIVE {
             self.float(suffix, |float| float > 0.0, "a number above 0")?;
@@ -210,7 +210,7 @@ impl Keys<'_> {
             return Ok(());
         };
         match value.as_f32() {
-            Some(float) if accepts(float) => Ok(()),
+            Some(float) if float.is_finite() && accepts(float) => Ok(()),
             _ => Err(self.bad(suffix, format!("is {}, not {wanted}", shown(value)))),
         }
     }

@@ -16,6 +16,10 @@ const SCORES: &str = "tokenizer.ggml.scores";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
 
+/// Tokenizers of supported models: SentencePiece and BPE. llama.cpp has others for encoders and for architectures that are
+/// not supported, and asserts that a vocabulary has what they look for.
+const KINDS: [&str; 2] = ["llama", "gpt2"];
+
 /// What a file without tokenizer has as its model.
 const NONE: [&str; 2] = ["none", "no_vocab"];
 
@@ -39,6 +43,13 @@ pub(super) fn check(gguf: &Gguf) -> Result<(), GgufError> {
     if NONE.contains(&model) {
         return Ok(());
     }
+    if !KINDS.contains(&model) {
+        return Err(bad(
+            gguf,
+            MODEL,
+            "is neither `llama` (SentencePiece) nor `gpt2` (BPE), and no supported model has another",
+        ));
+    }
     let tokens = match gguf.get(TOKENS) {
         Some(Value::Array(Array::String(tokens))) if !tokens.is_empty() => tokens,
         Some(_) => return Err(bad(gguf, TOKENS, "is not an array of texts, or is empty")),
@@ -50,8 +61,7 @@ pub(super) fn check(gguf: &Gguf) -> Result<(), GgufError> {
     special_ids(gguf, tokens.len())?;
     match model {
         "llama" => bytes(gguf, &texts),
-        "gpt2" => merges(gguf),
-        _ => Ok(()),
+        _ => merges(gguf),
     }
 }
 

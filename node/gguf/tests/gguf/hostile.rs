@@ -65,7 +65,7 @@ fn keys_out_of_range_are_refused_with_what_is_wanted() {
             "llama",
             "attention.layer_norm_rms_epsilon",
             nan(),
-            "is NaN, not a finite number",
+            "is NaN, not a number above 0",
         ),
         (
             "llama",
@@ -89,7 +89,7 @@ fn keys_out_of_range_are_refused_with_what_is_wanted() {
             "starcoder2",
             "attention.layer_norm_epsilon",
             Value::F32(f32::INFINITY),
-            "is inf, not a finite",
+            "is inf, not a number above 0",
         ),
         (
             "llama",
@@ -97,7 +97,7 @@ fn keys_out_of_range_are_refused_with_what_is_wanted() {
             Value::U32(1),
             "is of type u32, not a number above 0",
         ),
-        ("llama", "some.new.factor", nan(), "not a finite number"),
+        ("llama", "attention.temperature_scale", nan(), "not a finite number"),
         ("llama", "rope.freq_base", Value::F32(0.0), "not a number above 0"),
         (
             "llama",
@@ -230,6 +230,9 @@ fn norms_biases_factors_and_scales_are_f32_and_matrices_can_be_computed_with() {
 #[test]
 fn a_row_length_that_no_key_gives_is_said() {
     let mut model = full("llama");
+    // Of a key that no graph reads; llama.cpp itself writes it so.
+    model.arch("kda.gate_lower_bound", Value::F32(f32::NEG_INFINITY));
+    model.judge().unwrap();
     model.arch("feed_forward_length", Value::U32(0));
     let error = refusal(&model);
     assert!(
@@ -356,6 +359,11 @@ fn vocabularies_that_cannot_be_loaded_or_used_are_refused() {
             "tokenizer.ggml.bos_token_id",
             Value::U32(260),
             "names no token of the 260",
+        ),
+        (
+            "tokenizer.ggml.model",
+            Value::string("bert"),
+            "no supported model has another",
         ),
         ("tokenizer.ggml.model", Value::U32(1), "is not a text"),
     ];

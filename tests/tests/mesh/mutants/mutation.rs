@@ -57,6 +57,25 @@ const ADDED: [&str; 12] = [
     "nextn_predict_layers",
 ];
 
+/// How keys begin that these graphs read; llama.cpp writes a hundred more.
+const READ: [&str; 15] = [
+    "attention.head_count",
+    "attention.key_length",
+    "attention.value_length",
+    "attention.layer_norm",
+    "attention.sliding_window",
+    "attention.causal",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "expert_",
+    "feed_forward_length",
+    "final_logit_softcapping",
+    "pooling_type",
+    "rope.",
+    "vocab_size",
+];
+
 /// Numbers of all tensor types, the removed ones left out.
 const TYPES: [u32; 35] = [
     0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 34, 35,
@@ -140,12 +159,11 @@ fn change_type(header: &mut GgufFile, choices: &mut Choices) -> Option<String> {
 }
 
 fn change_value(header: &mut GgufFile, architecture: &str, choices: &mut Choices) -> Option<String> {
-    let prefix = format!("{architecture}.");
-    let mut own: Vec<_> = header
-        .metadata
-        .iter_mut()
-        .filter(|(key, _)| key.starts_with(&prefix))
-        .collect();
+    let read = |key: &str| {
+        let suffix = key.strip_prefix(architecture).and_then(|rest| rest.strip_prefix('.'));
+        suffix.is_some_and(|suffix| READ.iter().any(|start| suffix.starts_with(start)))
+    };
+    let mut own: Vec<_> = header.metadata.iter_mut().filter(|(key, _)| read(key)).collect();
     let index = choices.below(own.len());
     let (key, value) = own.get_mut(index)?;
     let new = match value {
