@@ -306,7 +306,7 @@ impl Keys<'_> {
             return Ok(());
         }
         // The two best experts of a group stand for it.
-        if experts % groups != 0 || experts / groups < 2 {
+        if !experts.is_multiple_of(groups) || experts / groups < 2 {
             return Err(self.bad(
                 "expert_group_count",
                 format!("is {groups}, which does not part {experts} experts into groups of two or more"),
