@@ -23,12 +23,13 @@ use minijinja::{Environment, Error, ErrorKind, Value, context, syntax::SyntaxCon
 /// Name of the one template in its environment.
 const NAME: &str = "chat";
 
-/// Longest source, bytes. The longest in use have 30 KiB; the depth of an expression grows with its length.
-const MAX_SOURCE: usize = 256 << 10;
+/// Longest source, bytes. The longest in use have 30 KiB; the depth of an expression, and the time that folding its
+/// constants takes, grow with its length.
+const MAX_SOURCE: usize = 64 << 10;
 
 /// Stack for compiling the longest source, which parser, code generator and destructors walk by recursion: a chain of
 /// operators of that length needs a tenth of it. Reserved, and taken as it grows.
-const COMPILER_STACK: usize = 512 << 20;
+const COMPILER_STACK: usize = 128 << 20;
 
 /// What one rendering may cost: an instruction, or 64 bytes of data, each. That is a gigabyte at most, and a second or
 /// two; the largest conversation that fits in a request, copied ten times, costs a tenth.

@@ -102,17 +102,11 @@ const PRE_TOKENIZERS: &[&[&str]] = &[
     &["gemma4", "granite-embed-multi-311m"],
     &["mmbert"],
     &["sarvam-moe"],
-    &["whitespace"],
 ];
 
-/// What those of the last four lines give back is less than the text.
-const OTHER_SPELLING: [&str; 5] = [
-    "gemma4",
-    "granite-embed-multi-311m",
-    "mmbert",
-    "sarvam-moe",
-    "whitespace",
-];
+/// What those of the last three lines give back is less than the text. `whitespace` is not here: with this vocabulary
+/// llama.cpp asserts on the first text, which is found when the vocabulary is loaded (`tests/tests/mesh/tokenizer.rs`).
+const OTHER_SPELLING: [&str; 4] = ["gemma4", "granite-embed-multi-311m", "mmbert", "sarvam-moe"];
 
 /// Letters, digits, punctuation, spaces, Han, emoji, combining marks; and mixtures that some expressions match as one.
 const CLASSES: [&str; 12] = ["a", "A", "7", "!", " ", "\n", "漢", "🙂", "\u{301}", "aB", "a ", "é/"];
@@ -148,12 +142,12 @@ fn text(vocabulary: &LlamaVocabulary, tokens: &[u32]) -> Vec<u8> {
 }
 
 /// Tokens that give the text back, or a refusal.
-fn takes_or_refuses(pre: &str, characters: usize) {
+fn takes_or_refuses(pre: &str, characters: usize, classes: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let vocabulary = LlamaVocabularyLoader
         .load_vocabulary(&vocabulary_file(pre, directory.path()))
         .unwrap();
-    for class in CLASSES {
+    for class in classes {
         let sample = class.repeat(characters / class.chars().count());
         let started = std::time::Instant::now();
         match vocabulary.tokenize_raw(&sample, u32::MAX) {
@@ -171,14 +165,16 @@ fn takes_or_refuses(pre: &str, characters: usize) {
 #[test]
 fn every_pre_tokenizer_takes_a_prompt_of_like_characters() {
     for pre in PRE_TOKENIZERS.iter().copied().flatten() {
-        takes_or_refuses(pre, 1 << 13);
+        takes_or_refuses(pre, 1 << 13, &CLASSES);
     }
 }
 
+/// A second or two for each run: these are the expressions of models in use, and with them the kinds of recursion that the
+/// others have; that those need no more stack is measured below.
 #[test]
 fn a_million_like_characters_are_tokenized_or_refused() {
-    for group in PRE_TOKENIZERS {
-        takes_or_refuses(group[0], MILLION);
+    for pre in ["default", "falcon", "deepseek-llm", "tekken", "gpt-4o", "llama3"] {
+        takes_or_refuses(pre, MILLION, &CLASSES[..9]);
     }
 }
 
@@ -186,7 +182,8 @@ fn a_million_like_characters_are_tokenized_or_refused() {
 #[cfg(target_os = "linux")]
 fn stack_used(path: &Path, sample: &str) -> usize {
     let measure = || {
-        let backend = llama_cpp_2::llama_backend::LlamaBackend {};
+        // The token of an initialised library, which stays so.
+        let backend = std::mem::ManuallyDrop::new(llama_cpp_2::llama_backend::LlamaBackend {});
         let params = LlamaModelParams::default().with_vocab_only(true);
         let model = LlamaModel::load_from_file(&backend, path, &params).unwrap();
         let before = resident_around(&raw const params as usize);
