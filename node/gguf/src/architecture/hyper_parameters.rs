@@ -103,7 +103,7 @@ pub(super) fn read(gguf: &Gguf, row: &SupportedArchitecture, layers: u32) -> Res
     let kv_heads = keys
         .first_of("attention.head_count_kv", 1..=MAX_HEADS)?
         .unwrap_or(heads);
-    if heads % kv_heads != 0 {
+    if !heads.is_multiple_of(kv_heads) {
         return Err(keys.bad(
             "attention.head_count_kv",
             format!("is {kv_heads}, which does not divide the {heads} heads of attention.head_count"),
@@ -268,7 +268,7 @@ impl Keys<'_> {
                 format!("is {dimensions}, and must be {wanted} the head length, {head_length}"),
             ));
         }
-        if dimensions % 2 != 0 {
+        if !dimensions.is_multiple_of(2) {
             return Err(self.bad(
                 suffix,
                 format!("is {dimensions}, and rope turns pairs: it must be even"),
