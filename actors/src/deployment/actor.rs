@@ -1,5 +1,9 @@
 //! The actor of one deployment at its owner.
 
+mod again;
+mod keep;
+mod view;
+
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -7,7 +11,7 @@ use std::{
 
 use mesh_proto::{
     ErrorCode, MeshError, NodeId,
-    v1::{self, DeploymentPhase, NodeState, ServeRequest, ServeResponse},
+    v1::{self, ServeRequest, ServeResponse},
     wire::{DeploymentRoute, HostActivate, HostCommand, HostConnect, HostEvent, StageSpec, host_command, host_event},
 };
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -22,7 +26,6 @@ use super::{
     machine::{Effect, EpochMachine, Phase},
     owner::Listing,
     prepare::{Prepared, prepare},
-    restore::{bring_back, member_came_up},
 };
 use crate::{
     directory::Directory,
@@ -327,87 +330,6 @@ impl State {
         }
     }
 
-    /// Tries to bring it back.
-    fn restore(&mut self, myself: &ActorRef<Message>) {
-        let Some(desired) = self.desired.clone() else { return };
-        while self.tasks.try_join_next().is_some() {}
-        self.machine = EpochMachine::new(0);
-        let sender = self.caller.as_ref().map(|caller| caller.progress().clone());
-        let (environment, myself) = (self.environment.clone(), myself.clone());
-        self.tasks.spawn(async move {
-            let restored = bring_back(desired, environment, sender).await;
-            let _ = myself.cast(Message::Restored(restored.map(Box::new)));
-        });
-    }
-
-    /// Somebody asks for what is being brought back, and waits for it from now on.
-    fn again(&mut self, caller: Caller, myself: &ActorRef<Message>) {
-        if self.was_ready {
-            return caller.answer(match self.machine.phase() {
-                Phase::Ready => Ok(self.describe()),
-                _ => Err(MeshError::new(
-                    ErrorCode::NotReady,
-                    "it was ready and was lost again; see `mesh status`",
-                )),
-            });
-        }
-        self.caller = Some(caller);
-        self.retry = RETRY_FIRST;
-        self.try_again(myself);
-    }
-
-    /// Unless an attempt is under way.
-    fn try_again(&mut self, myself: &ActorRef<Message>) {
-        match (self.machine.phase(), &self.prepared) {
-            (Phase::Over(_), Some(_)) => self.arrange(myself),
-            (Phase::Over(_), None) => self.restore(myself),
-            _ => {}
-        }
-    }
-
-    /// Writes it down when it was ready for the first time, before anybody hears of it.
-    fn keep(&mut self, ready: v1::Deployment, myself: &ActorRef<Message>) {
-        let Some(prepared) = &self.prepared else { return };
-        let kept = DesiredDeployment {
-            name: self.name.clone(),
-            request: self.request.clone(),
-            placed: prepared.placed(),
-            source_id: self.facts.source_id.clone(),
-            created: self.created,
-        };
-        if self.desired.as_ref() == Some(&kept) {
-            return self.kept(Ok(Box::new(ready)));
-        }
-        let (desired, myself) = (self.environment.desired.clone(), myself.clone());
-        self.keeping = Some(tokio::task::spawn_blocking(move || {
-            let kept = desired.keep(&kept).map(|()| Box::new(ready));
-            let _ = myself.cast(Message::Kept(kept));
-        }));
-    }
-
-    fn kept(&mut self, kept: Result<Box<v1::Deployment>, MeshError>) {
-        self.keeping = None;
-        match (kept, self.caller.take()) {
-            (Ok(_), None) => {}
-            (Ok(ready), Some(caller)) => {
-                // Not here: a loss must be published at once, whoever is slow to see what was before.
-                let directory = self.environment.directory.clone();
-                self.tasks.spawn(async move {
-                    directory.seen_by_all().await;
-                    caller.answer(Ok(*ready));
-                });
-            }
-            (Err(error), caller) => {
-                // It would be gone after the next start, and nobody would know.
-                tracing::error!(deployment = %self.name, %error, "a deployment cannot be kept");
-                if let Some(caller) = caller {
-                    caller.answer(Err(error));
-                }
-                self.served = false;
-            }
-        }
-    }
-
     /// Nobody waits for an answer, and it never was ready: nothing half-made stays behind.
     fn is_stillborn(&self) -> bool {
         self.caller.is_none() && !self.served
@@ -582,153 +504,5 @@ impl State {
             head,
         };
         self.environment.directory.set_own(&self.name, Some(route));
-    }
-
-    fn exact(&self) -> bool {
-        let asked = self.prepared.as_ref().is_some_and(|prepared| prepared.plan.exact);
-        asked
-            && self
-                .machine
-                .loaded()
-                .iter()
-                .all(|loaded| loaded.as_ref().is_some_and(|loaded| loaded.exact))
-    }
-
-    fn describe(&self) -> v1::Deployment {
-        let (phase, reason) = match self.machine.phase() {
-            Phase::Ready => (DeploymentPhase::Ready, String::new()),
-            Phase::Over(error) => (DeploymentPhase::Lost, self.why_lost(error)),
-            _ if self.desired.is_some() && !self.was_ready => {
-                let reason = "it is being brought back after its node started again".to_owned();
-                (DeploymentPhase::Preparing, reason)
-            }
-            Phase::Loading | Phase::Connecting | Phase::Activating => (DeploymentPhase::Preparing, String::new()),
-        };
-        let loaded = self.machine.loaded();
-        let head = loaded.first().cloned().flatten().unwrap_or_default();
-        let mut deployment = v1::Deployment {
-            name: self.name.clone(),
-            ready: phase == DeploymentPhase::Ready,
-            epoch: self.epoch,
-            phase: phase.into(),
-            reason,
-            owner: self.environment.node_name.clone(),
-            model: self.facts.label.clone(),
-            architecture: self.facts.architecture.clone(),
-            layers: self.facts.layers,
-            trained_context: self.facts.context,
-            exact: self.exact(),
-            chat_template: head.chat_template,
-            created: self.created,
-            ..v1::Deployment::default()
-        };
-        if let Some(Prepared { plan, files, .. }) = &self.prepared {
-            deployment.context = plan.context;
-            deployment.context_limit = plan.context_limit.clone().unwrap_or_default();
-            deployment.lanes = Some(v1::Lanes {
-                used: 0,
-                total: plan.lanes,
-                waiting: 0,
-            });
-            let stages = plan.stages.iter().zip(files).enumerate();
-            deployment.stages = stages
-                .map(|(index, (planned, file))| {
-                    let loaded = loaded.get(index).cloned().flatten();
-                    let threads = loaded.as_ref().map_or(planned.threads, |loaded| loaded.threads);
-                    v1::Stage {
-                        node: planned.node.name.clone(),
-                        layers: format!("{}-{}", planned.layers.start, planned.layers.end),
-                        bytes: file.bytes,
-                        memory_bytes: loaded.unwrap_or_default().memory_bytes,
-                        threads,
-                    }
-                })
-                .collect();
-        }
-        deployment
-    }
-
-    fn why_lost(&self, error: &MeshError) -> String {
-        let Some(missing) = &self.missing else {
-            return error.message.clone();
-        };
-        format!(
-            "{missing}, which it needs, left the mesh or was removed; stop it with `mesh stop {}` and serve it again",
-            self.name
-        )
-    }
-
-    /// Waits until all nodes of the plan are up, and a pause, then arranges the stages anew. A node that is no member any
-    /// more may never come back: that is told.
-    fn rearrange_later(&mut self, myself: &ActorRef<Message>) {
-        if !self.served {
-            return;
-        }
-        let pause = self.retry;
-        self.retry = (pause * 2).min(RETRY_LONGEST);
-        let myself = myself.clone();
-        let mut members = self.environment.members.clone();
-        let Some(prepared) = &self.prepared else {
-            self.tasks.spawn(async move {
-                // A node that comes up may be what was missing; a file that was is looked for after the pause.
-                tokio::time::sleep(RETRY_FIRST).await;
-                let _ = tokio::time::timeout(pause, member_came_up(&mut members)).await;
-                let _ = myself.cast(Message::Rearrange);
-            });
-            return;
-        };
-        let stages = prepared.plan.stages.iter();
-        let needed: Vec<(String, String)> = stages
-            .map(|stage| (stage.node.id.clone(), stage.node.name.clone()))
-            .collect();
-        let epoch = self.epoch;
-        self.tasks.spawn(async move {
-            tokio::time::sleep(pause).await;
-            let mut told = String::new();
-            loop {
-                let missing = match absent(&needed, &members.borrow_and_update()) {
-                    Absent::None => return drop(myself.cast(Message::Rearrange)),
-                    Absent::Down => String::new(),
-                    Absent::Gone(nodes) => nodes,
-                };
-                if !missing.is_empty() && missing != told {
-                    told = missing;
-                    let nodes = told.clone();
-                    let _ = myself.cast(Message::Missing { epoch, nodes });
-                }
-                if members.changed().await.is_err() {
-                    return;
-                }
-            }
-        });
-    }
-}
-
-/// What keeps the stages of a plan from being arranged again.
-enum Absent {
-    None,
-    /// They are members, and come back.
-    Down,
-    /// Their names: they are no members.
-    Gone(String),
-}
-
-/// Of the ids and names of the nodes of a plan.
-fn absent(needed: &[(String, String)], members: &[v1::Node]) -> Absent {
-    let member = |id: &String| members.iter().find(|member| member.id == *id);
-    let mut gone: Vec<String> = needed
-        .iter()
-        .filter(|(id, _)| member(id).is_none())
-        .map(|(_, name)| format!("node {name}"))
-        .collect();
-    gone.dedup();
-    if !gone.is_empty() {
-        return Absent::Gone(gone.join(", "));
-    }
-    let is_up = |id: &String| member(id).is_some_and(|member| member.state == NodeState::Up as i32);
-    if needed.iter().all(|(id, _)| is_up(id)) {
-        Absent::None
-    } else {
-        Absent::Down
     }
 }
