@@ -178,7 +178,11 @@ fn a_node_serves_answers_and_leaves() {
         "256",
     ]);
     assert!(served.status.success(), "{}", text(&served.stderr));
-    assert!(text(&served.stdout).starts_with("x is ready\n"));
+    assert!(
+        text(&served.stdout).starts_with("x is ready, context 256"),
+        "{}",
+        text(&served.stdout)
+    );
 
     let answer = node.ask(&["run", "x", "Recite Genesis 1:1.", "--temperature", "0"]);
     assert_eq!(

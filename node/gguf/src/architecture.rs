@@ -157,7 +157,7 @@ impl Architecture {
     }
 
     /// Longest context that all stages of such a file can hold, positions; `None` if nothing but memory limits it. A
-    /// stage without any windowed layer has a window in name, [`MAX_WINDOW`] wide, which must hide nothing.
+    /// stage without any windowed layer has a window in name, 2^20 positions wide, which must hide nothing.
     pub fn longest_context(&self) -> Option<u32> {
         let window = self.rules.window.as_ref()?;
         (window.unused == UnusedWindow::Widened).then_some(MAX_WINDOW)

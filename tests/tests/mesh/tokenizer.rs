@@ -221,7 +221,7 @@ async fn a_vocabulary_that_cannot_take_every_text_is_refused_when_it_is_served()
     let (code, err) = serve(&mesh, "spm", &[("tokenizer.ggml.model", Value::string("llama"))]).await?;
     assert_eq!(code, 6, "{err}");
     assert!(
-        err.contains("the tokenizer of") && err.contains("convert or fetch the model again"),
+        err.contains("has no token <0x00>") && err.contains("convert the model again"),
         "{err}"
     );
     assert!(mesh.api(0).status().await?.deployments.is_empty());

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     scripted::{Admin, Immediate, Told},
-    server::{Server, chat_body, client, options, refusal, start_with, within},
+    server::{Server, chat_body, client, client_builder, options, refusal, start_with, within},
 };
 
 const PAGE: &str = "https://chat.example";
@@ -297,7 +297,7 @@ async fn the_grpc_port_answers_nothing_that_a_page_can_send() {
     _ = within(stream.read_to_end(&mut answer)).await;
     assert!(!answer.starts_with(b"HTTP/1"), "{}", String::from_utf8_lossy(&answer));
     // Whatever may come to translate for a page tells its origin, or has no gRPC to send.
-    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let client = client_builder().http2_prior_knowledge().build().unwrap();
     let call = |headers: [(&'static str, &'static str); 2]| {
         let url = format!("http://{}/mesh.v1.NodeService/GetStatus", server.grpc);
         let request = client.post(url).body(vec![0_u8; 5]);

@@ -153,9 +153,14 @@ impl Server {
 
 /// A client without a pool: its connections end with its responses.
 pub fn client() -> reqwest::Client {
+    client_builder().build().unwrap()
+}
+
+/// What [`client`] is built from.
+pub fn client_builder() -> reqwest::ClientBuilder {
     // Built with the whole workspace, reqwest has TLS without a provider: iroh turns that on. A second call changes nothing.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap()
+    reqwest::Client::builder().pool_max_idle_per_host(0)
 }
 
 /// A gRPC channel to the server.
