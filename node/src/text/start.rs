@@ -20,8 +20,8 @@ const MEMORY: u64 = 4 << 30;
 /// The largest vocabularies (262,144 tokens) load in a second.
 const LOAD_LIMIT: Duration = Duration::from_secs(60);
 
-/// As long as a conversation may take.
-const TEMPLATE_LIMIT: Duration = super::worker::ANSWER_LIMIT;
+/// Templates of real models compile and render within milliseconds. What compiling folds is not limited by fuel.
+const TEMPLATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What a child is started with, each time.
 #[derive(Debug, Clone)]

@@ -23,7 +23,7 @@ use crate::child::{Child, ChildEnd, ChildProcess};
 
 /// How long a question may take. The longest text of words (8 MiB) takes a tenth on a machine of today; what takes longer
 /// is made to.
-pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// Questions under way: as many as there are cores, and two at least, so that a slow one holds nobody up; more than a few
 /// would only take memory.

@@ -111,7 +111,7 @@ async fn a_template_that_hangs_or_ends_its_process_falls_back_when_the_model_is_
     let mesh = Processes::start(1).await?;
     let nested = "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}x\
                   {% endfor %}{% endfor %}{% endfor %}";
-    // Folding these constants takes minutes, and is done before there is any fuel.
+    // Folding these constants takes many seconds, and is done before there is any fuel.
     let folded = format!("{{{{ 1{} }}}}", "~1".repeat(30_000));
     for (name, template) in [("nested", nested), ("deep", DEEP), ("folded", &folded)] {
         let (code, err) = serve(&mesh, name, &[("tokenizer.chat_template", Value::string(template))]).await?;
